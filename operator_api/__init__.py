@@ -1,0 +1,1 @@
+"""The operator's HTTP API and the `fedcs` command."""

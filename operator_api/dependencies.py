@@ -1,0 +1,17 @@
+"""What routes ask for, as annotated types."""
+
+from typing import Annotated
+
+from fastapi import Depends, Request
+
+from operator_api.security import require_operator
+from services.settings import Settings
+
+
+def _settings(request: Request) -> Settings:
+    settings: Settings = request.app.state.settings
+    return settings
+
+
+SettingsDep = Annotated[Settings, Depends(_settings)]
+OperatorOnly = Depends(require_operator)

@@ -1,0 +1,115 @@
+"""Every error leaves the API as a problem (RFC 9457); here each kind gets its status and cause."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+
+from services.contract.problems import PROBLEM_MEDIA_TYPE, InvalidParam, Problem
+from services.errors import FedCSError, ScheduleTooLongError
+
+_log = logging.getLogger(__name__)
+
+_MOST_INVALID_PARAMS = 20
+
+_STATUS_OF: Mapping[type[FedCSError], HTTPStatus] = {
+    ScheduleTooLongError: HTTPStatus.UNPROCESSABLE_ENTITY,
+}
+
+_CAUSE_OF: Mapping[int, str] = {
+    400: "BAD_REQUEST",
+    401: "UNAUTHENTICATED",
+    404: "NOT_FOUND",
+    405: "METHOD_NOT_ALLOWED",
+    413: "BODY_TOO_LARGE",
+    503: "NOT_READY",
+}
+
+
+def install_problem_handlers(app: FastAPI) -> None:
+    """Answer every exception with a problem."""
+    app.add_exception_handler(FedCSError, _refused)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(RequestValidationError, _invalid_request)
+    app.add_exception_handler(Exception, _bug)
+
+
+def problem_response(
+    status: HTTPStatus,
+    cause: str,
+    detail: str,
+    *,
+    invalid_params: Sequence[InvalidParam] = (),
+    headers: Mapping[str, str] | None = None,
+) -> Response:
+    """A problem as a response."""
+    problem = Problem(
+        title=status.phrase,
+        status=status,
+        detail=detail,
+        cause=cause,
+        invalid_params=list(invalid_params),
+    )
+    return Response(problem.model_dump_json(), status, headers=headers, media_type=PROBLEM_MEDIA_TYPE)
+
+
+def _refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, FedCSError)
+    return problem_response(_STATUS_OF[type(error)], error.cause, str(error))
+
+
+def _http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return problem_response(
+        HTTPStatus(error.status_code),
+        _CAUSE_OF[error.status_code],
+        error.detail,
+        headers=error.headers,
+    )
+
+
+def _invalid_request(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    errors = error.errors()
+    first = errors[0]
+    if first["type"] == "json_invalid":
+        return problem_response(
+            HTTPStatus.BAD_REQUEST,
+            "MALFORMED_JSON",
+            f"The body is not JSON: {first['ctx']['error']} at character {first['loc'][-1]}.",
+        )
+    if first["loc"] == ("body",) and isinstance(error.body, bytes):
+        return problem_response(
+            HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+            "UNSUPPORTED_MEDIA_TYPE",
+            "Send JSON, with the header Content-Type: application/json.",
+        )
+    shown = [InvalidParam(param=_param(one), reason=one["msg"]) for one in errors[:_MOST_INVALID_PARAMS]]
+    more = f", and {len(errors) - 1} more" if len(errors) > 1 else ""
+    return problem_response(
+        HTTPStatus.UNPROCESSABLE_ENTITY,
+        "INVALID_REQUEST",
+        f"{shown[0].param}: {shown[0].reason}{more}.",
+        invalid_params=shown,
+    )
+
+
+def _param(error: Mapping[str, Any]) -> str:
+    """Where the error is; a validator of a whole list says with ``within`` which item it means."""
+    path = [*error["loc"][1:], *error.get("ctx", {}).get("within", ())]
+    if error["loc"][0] != "body":
+        return "/".join(map(str, path))
+    return "".join(f"/{str(step).replace('~', '~0').replace('/', '~1')}" for step in path)
+
+
+def _bug(request: Request, error: Exception) -> Response:
+    _log.error("unhandled error in %s %s", request.method, request.url.path, exc_info=error)
+    return problem_response(
+        HTTPStatus.INTERNAL_SERVER_ERROR,
+        "INTERNAL_ERROR",
+        "The service failed to answer; the log says why.",
+    )

@@ -1,0 +1,1 @@
+"""The FedCS operator service itself: no web framework, no task queue."""

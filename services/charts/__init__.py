@@ -1,0 +1,1 @@
+"""Pictures of what the service decides, drawn with matplotlib."""

@@ -1,0 +1,90 @@
+"""The radio of the cell: distance -> path loss -> SNR -> average uplink throughput.
+
+Section IV-A of the paper: ITU-R M.2135-1 urban micro, non-line-of-sight, hexagonal layout, and the
+Shannon capacity with a loss and a ceiling. Everything works on one value per client at once.
+"""
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+PerClient: TypeAlias = npt.NDArray[np.float64]
+
+RESOURCE_BLOCK_HZ = 180_000
+REPORT_RESOURCE_BLOCKS = 10
+"""The resource blocks a reported throughput refers to, unless the report says otherwise."""
+
+_THERMAL_NOISE_DBM_PER_HZ = -174.0
+
+
+class Placement(StrEnum):
+    """How clients lie in the cell.
+
+    ``DISTANCE`` (uniform in distance) is what meets the paper's published throughput; ``AREA``
+    (uniform over the disc) is its wording taken literally.
+    """
+
+    DISTANCE = "distance"
+    AREA = "area"
+
+
+@dataclass(frozen=True)
+class RadioModel:
+    """The link budget of one cell. The defaults are the paper preset."""
+
+    carrier_ghz: float = 2.5
+    transmit_power_dbm: float = 20.0
+    antenna_gains_dbi: float = 0.0
+    resource_blocks: int = REPORT_RESOURCE_BLOCKS
+    noise_figure_db: float = 1.0
+    shadow_fading_db: float = 0.0
+    snr_loss_db: float = 1.6
+    max_bits_per_hz: float = 4.8
+
+    @property
+    def bandwidth_hz(self) -> int:
+        """What the resource blocks cover."""
+        return self.resource_blocks * RESOURCE_BLOCK_HZ
+
+    @property
+    def max_throughput_bps(self) -> float:
+        """What the best radio gets."""
+        return self.bandwidth_hz * self.max_bits_per_hz
+
+    def path_loss_db(self, distances_m: PerClient) -> PerClient:
+        """Mean loss over the distance, without fading."""
+        losses_db: PerClient = 36.7 * np.log10(distances_m) + 22.7 + 26.0 * math.log10(self.carrier_ghz)
+        return losses_db
+
+    def shadow_fading(self, clients: int, rng: np.random.Generator) -> PerClient:
+        """One log-normal fading value in dB per client."""
+        return rng.normal(0.0, self.shadow_fading_db, clients)
+
+    def snr_db(self, losses_db: PerClient) -> PerClient:
+        """Signal-to-noise ratio after a path loss."""
+        noise_dbm = _THERMAL_NOISE_DBM_PER_HZ + 10.0 * math.log10(self.bandwidth_hz) + self.noise_figure_db
+        return self.transmit_power_dbm + self.antenna_gains_dbi - losses_db - noise_dbm
+
+    def throughput_bps(self, snrs_db: PerClient) -> PerClient:
+        """Average throughput at an SNR."""
+        bits_per_hz = np.log2(1.0 + 10.0 ** ((snrs_db - self.snr_loss_db) / 10.0))
+        return self.bandwidth_hz * np.minimum(bits_per_hz, self.max_bits_per_hz)
+
+
+def place_clients(
+    clients: int,
+    placement: Placement,
+    rng: np.random.Generator,
+    *,
+    radius_m: float = 2000.0,
+    min_distance_m: float = 10.0,
+) -> PerClient:
+    """Distances from the base station; the path loss is not valid closer than ``min_distance_m``."""
+    draws = rng.random(clients)
+    if placement is Placement.AREA:
+        draws = np.sqrt(draws)
+    return np.maximum(radius_m * draws, min_distance_m)

@@ -1,0 +1,63 @@
+"""Settings of every process, from ``FEDCS_*`` environment variables; nothing else reads the environment."""
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import AfterValidator, Field, SecretStr, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from services.errors import SettingsError
+from services.operator_key import find_or_make_key
+
+_MIN_KEY_CHARACTERS = 24
+_MIN_DISTINCT_CHARACTERS = 8
+
+
+def _strong_key(key: SecretStr) -> SecretStr:
+    text = key.get_secret_value()
+    if len(text) < _MIN_KEY_CHARACTERS or len(set(text)) < _MIN_DISTINCT_CHARACTERS:
+        raise ValueError(
+            f"too weak: it needs {_MIN_KEY_CHARACTERS} characters, {_MIN_DISTINCT_CHARACTERS} of them "
+            "different; `openssl rand -hex 32` makes a good one"
+        )
+    if not (text.isascii() and text.isprintable() and " " not in text):
+        raise ValueError("it may hold printable ASCII characters only, and no spaces")
+    return key
+
+
+OperatorKey = Annotated[SecretStr, AfterValidator(_strong_key)]
+
+
+class Settings(BaseSettings):
+    """What an API process needs to know."""
+
+    model_config = SettingsConfigDict(env_prefix="FEDCS_", frozen=True)
+
+    data_dir: Path = Path("fedcs-data")
+    operator_key: OperatorKey
+    api_root: Annotated[str, Field(pattern=r"^(/[A-Za-z0-9._~-]+)*$")] = ""
+    """Prefix of every path, e.g. ``/fedcs/v1``."""
+    host: str = "127.0.0.1"
+    port: Annotated[int, Field(ge=0, le=65535)] = 8000
+    max_json_bytes: Annotated[int, Field(ge=1)] = 64 * 1024 * 1024
+    min_free_disk_bytes: Annotated[int, Field(ge=0)] = 256 * 1024 * 1024
+
+
+class EmbeddedSettings(Settings):
+    """The settings of ``fedcs up``: with no operator key given, one is made and kept with the data."""
+
+    operator_key: OperatorKey = Field(
+        default_factory=lambda settings: SecretStr(find_or_make_key(settings["data_dir"]))
+    )
+
+
+def load_settings(kind: type[Settings], **given: object) -> Settings:
+    """Read the settings; those ``given`` on the command line, unless None, win over the environment."""
+    try:
+        return kind.model_validate({name: value for name, value in given.items() if value is not None})
+    except ValidationError as error:
+        problems = [
+            f"FEDCS_{'_'.join(map(str, problem['loc'])).upper()}: {problem['msg']}"
+            for problem in error.errors()
+        ]
+        raise SettingsError("; ".join(problems)) from error
