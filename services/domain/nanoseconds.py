@@ -20,7 +20,9 @@ _PER_SECOND = 1_000_000_000
 
 def round_to_ns(durations_s: npt.NDArray[np.float64]) -> Nanoseconds:
     """Each duration in whole nanoseconds; ``NEVER_NS`` for longer ones."""
-    return np.rint(np.minimum(durations_s * _PER_SECOND, NEVER_NS)).astype(np.int64)
+    with np.errstate(over="ignore"):
+        durations_ns = durations_s * _PER_SECOND
+    return np.rint(np.minimum(durations_ns, NEVER_NS)).astype(np.int64)
 
 
 def to_ns(duration_s: float) -> int:

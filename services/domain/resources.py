@@ -70,4 +70,4 @@ def estimate_times(reports: ResourceReports, work: LocalWork) -> EstimatedTimes:
     with np.errstate(over="ignore", divide="ignore"):  # too slow to say: cut off at NEVER_NS
         update_s = reports.data_samples * work.local_epochs / reports.compute_samples_per_s
         upload_s = 8 * work.model_size_bytes / throughput_bps
-        return EstimatedTimes(round_to_ns(update_s), round_to_ns(upload_s))
+    return EstimatedTimes(round_to_ns(update_s), round_to_ns(upload_s))
