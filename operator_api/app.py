@@ -4,8 +4,8 @@ from importlib.metadata import version
 
 from fastapi import FastAPI
 from fastapi_offline import FastAPIOffline
-from starlette.middleware.body_limit import RequestBodyLimitMiddleware
 
+from operator_api.body_limit import BodyLimit
 from operator_api.openapi import install_openapi
 from operator_api.problems import install_problem_handlers
 from operator_api.routes import health, plans
@@ -30,7 +30,7 @@ def create_app(settings: Settings) -> FastAPI:
     settings.data_dir.mkdir(parents=True, exist_ok=True)
     for module in (plans, health):
         app.include_router(module.router, prefix=root)
-    app.add_middleware(RequestBodyLimitMiddleware, max_body_size=settings.max_json_bytes)
+    app.add_middleware(BodyLimit, max_bytes=settings.max_json_bytes)
     install_problem_handlers(app)
     install_openapi(app)
     return app

@@ -1,21 +1,14 @@
-"""Commands of the API: ``fedcs up``, ``fedcs serve``, ``fedcs plan``, ``fedcs demo``."""
+"""Commands of the API: ``fedcs up``, ``fedcs serve``, ``fedcs plan``, ``fedcs demo``.
+
+Each imports what it needs when it runs, so that none waits for the packages of another.
+"""
 
 from pathlib import Path
 from typing import TextIO
 
 import click
-from rich.console import Console
 
-from operator_api.announcement import Announcement
-from operator_api.demo import run_demo
-from operator_api.plan_file import read_plan_request
-from operator_api.plan_report import render_html
-from operator_api.plan_view import print_plan
-from operator_api.planning import plan_round
-from operator_api.server import run_api
-from services.charts.gantt import draw_gantt
 from services.domain.selection import POLICIES
-from services.settings import EmbeddedSettings, Settings, load_settings
 
 _OUTPUT = click.Path(dir_okay=False, writable=True, path_type=Path)
 
@@ -34,6 +27,10 @@ def up(host: str | None, port: int | None, data_dir: Path | None) -> None:
     Prints the URL and an operator key: that in FEDCS_OPERATOR_KEY, else one that is made at the first start
     and kept in the data directory.
     """
+    from operator_api.announcement import Announcement
+    from operator_api.server import run_api
+    from services.settings import EmbeddedSettings, load_settings
+
     settings = load_settings(EmbeddedSettings, host=host, port=port, data_dir=data_dir)
     key = settings.operator_key.get_secret_value()
     run_api(settings, announce=lambda url: click.echo(Announcement(url, key).text()))
@@ -46,6 +43,9 @@ def serve() -> None:
     FEDCS_OPERATOR_KEY is required. FEDCS_HOST, FEDCS_PORT, FEDCS_API_ROOT, FEDCS_DATA_DIR,
     FEDCS_MAX_JSON_BYTES and FEDCS_MIN_FREE_DISK_BYTES have defaults.
     """
+    from operator_api.server import run_api
+    from services.settings import Settings, load_settings
+
     run_api(load_settings(Settings), announce=lambda url: click.echo(f"Ready at {url}"))
 
 
@@ -81,12 +81,22 @@ def plan(
     ignored), a JSON list of such reports, or a JSON object as POST /plans takes it. "-" reads standard input.
     Options win over what the object says.
     """
+    from rich.console import Console
+
+    from operator_api.plan_file import read_plan_request
+    from operator_api.plan_view import print_plan
+    from operator_api.planning import plan_round
+
     given = {name: value for name, value in options.items() if value is not None}
     request = read_plan_request(file, given)
     planned = plan_round(request)
     if html:
+        from operator_api.plan_report import render_html
+
         html.write_text(render_html(request, planned), encoding="utf-8")
     if png:
+        from services.charts.gantt import draw_gantt
+
         png.write_bytes(draw_gantt(request, planned, "png"))
     if json_to:
         json_to.write(planned.model_dump_json(indent=2) + "\n")
@@ -105,4 +115,8 @@ def plan(
 )
 def demo(seed: int, out: Path) -> None:
     """Start the service, plan a round of a cell like the paper's with every policy, and compare them."""
+    from rich.console import Console
+
+    from operator_api.demo import run_demo
+
     run_demo(Console(), out, seed)

@@ -19,7 +19,7 @@ BODY_TOO_LARGE = Problem(
     title="Request Entity Too Large",
     status=413,
     cause="BODY_TOO_LARGE",
-    detail="Content Too Large",
+    detail="The body is larger than 67108864 bytes.",
 )
 MALFORMED_JSON = Problem(
     title="Bad Request",

@@ -67,9 +67,9 @@ def _explain(error: ValidationError, name: str, row_name: str) -> str:
     lines = []
     for problem in error.errors()[:_MOST_ERRORS]:
         path = [*problem["loc"], *problem.get("ctx", {}).get("within", ())]
-        where = ".".join(str(step) for step in path if not isinstance(step, int))
-        rows = [f"{row_name} {step + 1}: " for step in path if isinstance(step, int)]
-        lines.append(f"{''.join(rows)}{where.removeprefix('candidates.')}: {problem['msg']}")
+        if len(path) > 1:
+            path[:2] = [f"{row_name} {int(path[1]) + 1}"]
+        lines.append(": ".join([*map(str, path), problem["msg"]]))
     if error.error_count() > _MOST_ERRORS:
         lines.append(f"and {error.error_count() - _MOST_ERRORS} more")
     return f"{name}: " + "\n  ".join(lines)

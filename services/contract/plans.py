@@ -169,7 +169,7 @@ class PlanResponse(BaseModel):
                             "time_slot_count": 33889,
                         }
                     ],
-                    "not_selected": [{"client_id": "c2", "reason": "DEADLINE", "cost_s": 205.253968255}],
+                    "not_selected": [{"client_id": "c2", "reason": "DEADLINE", "cost_s": 205.253968254}],
                 }
             ]
         },

@@ -1,0 +1,75 @@
+import asyncio
+from pathlib import Path
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from pydantic import SecretStr
+
+from operator_api.app import create_app
+from services.settings import Settings
+from tests.running_service import OPERATOR_KEY, running_service
+
+
+def test_alive_and_ready_without_a_key(service: httpx.Client) -> None:
+    assert httpx.get(service.base_url.join("/healthz")).json() == {"status": "alive"}
+    ready = httpx.get(service.base_url.join("/readyz"))
+    assert (ready.status_code, ready.json()) == (200, {"status": "ready", "checks": {"disk": "ok"}})
+
+
+def test_not_ready_when_the_disk_is_nearly_full(tmp_path: Path) -> None:
+    with running_service(tmp_path, min_free_disk_bytes=str(2**60)) as service:
+        response = service.get("/readyz")
+        assert response.status_code == 503
+        assert response.headers["content-type"] == "application/problem+json"
+        assert response.json()["cause"] == "NOT_READY"
+        assert "bytes free" in response.json()["detail"]
+        assert service.get("/healthz").status_code == 200
+
+
+def test_every_operation_is_documented_with_its_problems(service: httpx.Client) -> None:
+    document = service.get("/openapi.json").json()
+    assert document["info"]["title"] == "FedCS Operator"
+    plan = document["paths"]["/plans"]["post"]
+    assert set(plan["responses"]) == {"200", "400", "401", "413", "415", "422"}
+    for status in set(plan["responses"]) - {"200"}:
+        content = plan["responses"][status]["content"]
+        assert list(content) == ["application/problem+json"]
+        for cause, documented in content["application/problem+json"]["examples"].items():
+            assert documented["value"]["cause"] == cause
+            assert documented["value"]["status"] == int(status)
+    assert document["components"]["schemas"]["PlanRequest"]["properties"]["policy"]["enum"] == [
+        "fedcs",
+        "optimal",
+        "fedlim",
+        "fl",
+    ]
+    assert document["components"]["schemas"]["LeftOutReason"]["enum"] == ["DEADLINE", "NO_DATA"]
+    assert {"Problem", "InvalidParam"} <= set(document["components"]["schemas"])
+
+
+@pytest.fixture
+def failing_app(tmp_path: Path) -> FastAPI:
+    app = create_app(Settings(operator_key=SecretStr(OPERATOR_KEY), data_dir=tmp_path))
+
+    @app.get("/fails")
+    def fail() -> None:
+        raise RuntimeError("secret detail")
+
+    return app
+
+
+async def _get(app: FastAPI, path: str) -> httpx.Response:
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://service") as client:
+        return await client.get(path)
+
+
+def test_a_bug_is_a_problem_that_tells_nothing(
+    failing_app: FastAPI, caplog: pytest.LogCaptureFixture
+) -> None:
+    response = asyncio.run(_get(failing_app, "/fails"))
+    assert response.status_code == 500
+    assert response.json()["cause"] == "INTERNAL_ERROR"
+    assert "secret" not in response.text
+    assert "secret detail" in caplog.text

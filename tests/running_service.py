@@ -1,0 +1,34 @@
+"""A real service in a process of its own, and a client that has its key."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+
+OPERATOR_KEY = "test-operator-key-3f9c1b7a52d8e604"
+
+
+@contextmanager
+def running_service(data_dir: Path, **settings: str) -> Iterator[httpx.Client]:
+    """Start ``fedcs serve`` on a free port with these ``FEDCS_*`` settings."""
+    environment = os.environ | {
+        "FEDCS_OPERATOR_KEY": OPERATOR_KEY,
+        "FEDCS_PORT": "0",
+        "FEDCS_DATA_DIR": str(data_dir),
+        "FEDCS_MIN_FREE_DISK_BYTES": "0",
+        **{f"FEDCS_{name.upper()}": value for name, value in settings.items()},
+    }
+    command = [sys.executable, "-m", "operator_api", "serve"]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            url = process.stdout.readline().removeprefix("Ready at ").strip()
+            headers = {"Authorization": f"Bearer {OPERATOR_KEY}"}
+            with httpx.Client(base_url=url, headers=headers, timeout=60) as client:
+                yield client
+        finally:
+            process.terminate()
