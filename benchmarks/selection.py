@@ -1,4 +1,4 @@
-"""How fast clients are selected: beside the paper's literal loop and beside sorting the same number of values.
+"""How fast clients are selected: beside the paper's literal loop, and beside a sort of as many values.
 
 python -m benchmarks.selection
 """
@@ -32,7 +32,7 @@ def main() -> None:
 
 def _print_growth(console: Console, label: str, model_size_bytes: int) -> None:
     console.print(f"\n[bold]Greedy selection, cells of the paper preset, model of {label}, 10 % admitted")
-    header = ("n", "admitted", "greedy ms", "× time of n/10", "÷ numpy.argsort", "literal loop ÷ greedy")
+    header = ("n", "admitted", "greedy ms", "× time of n/10", "÷ argsort", "literal ÷ greedy")
     console.print("".join(f"{name:>18}" for name in header))
     rng = np.random.default_rng(0)
     previous_s = None
@@ -80,7 +80,7 @@ def _literal_ratio(times: EstimatedTimes, available_ns: int, greedy_s: float) ->
 
 def _print_optimal(console: Console) -> None:
     table = Table(
-        title="The exact optimum beside greed, median of 200 cells, n = 100, the paper's setting",
+        title="The optimum beside greed, 200 cells of 100",
         title_justify="left",
     )
     for name in ("round", "greedy ms", "optimal ms", "optimal ÷ greedy"):

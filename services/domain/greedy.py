@@ -1,4 +1,4 @@
-"""The paper's greedy Client Selection (its Algorithm 3), in O(n log n) instead of O(n²).
+"""The paper's greedy Client Selection (its Algorithm 3), in about the time of a sort instead of O(n²).
 
 Each step takes the candidate with the least cost: what it adds to the distribution, its upload, and the
 wait for its update. With M the distribution time so far, Θ the elapsed time, u and t a candidate's upload
@@ -6,13 +6,14 @@ and update time::
 
     cost = max(u, M) - M  +  u  +  max(0, t - Θ)
 
-Three facts make it fast, and none of them changes the answer:
+Four facts make it fast, and none of them changes the answer:
 
 1. The round grows by the cost, so the first least cost that does not fit ends the search.
-2. A candidate whose update is done by Θ ("ready") is ordered by u alone; one still updating by u + t
-   while u <= M ("near"), by 2u + t before that ("far"). M and Θ only grow, so a candidate moves one way
-   through these three queues.
-3. No cost is below ``max(u, 2u - M)``. So the fastest uploaders are looked at first, and slower ones only
+2. Candidates whose update is done by Θ ("ready") are ordered by u alone.
+3. One still updating costs at least t - Θ. So in order of t nobody has to be looked at beyond the least cost
+   found. That is little: Θ grows by at least half of the least cost, so who is looked at in vain is at most
+   half as far away the next time.
+4. No cost is below ``max(u, 2u - M)``. So the fastest uploaders are looked at first, and slower ones only
    when the least cost found among the fast is not below theirs.
 """
 
@@ -72,56 +73,53 @@ def _fastest_uploaders(uploads_ns: Nanoseconds, count: int) -> tuple[Positions, 
 
 @dataclass
 class _GrowingRound:
-    """The clients admitted so far, and the time they take."""
+    """The time taken by the clients admitted so far."""
 
     available_ns: int
     distribution_ns: int = 0
     elapsed_ns: int = 0
     full: bool = False
+    """Nobody fits any more."""
     undecided: bool = False
+    """Someone who was not looked at might cost less."""
 
     def admit_from(self, times: EstimatedTimes, slowest_ns: int) -> Positions:
-        """Admit in order of cost, as far as nobody uploading in ``slowest_ns`` or more could come first."""
+        """Admit in order of cost, as far as nobody who uploads in ``slowest_ns`` or more could come first."""
         if times.update_ns.max() <= self.elapsed_ns:
-            return self._admit_ready(np.argsort(times.upload_ns, kind="stable"), times)
-        queues = _Queues(times)
-        queues.move(self.distribution_ns, self.elapsed_ns)
+            by_upload = np.argsort(times.upload_ns, kind="stable")
+            return self._admit_ready(by_upload, times.upload_ns[by_upload])
+        waiting = _Waiting(times)
+        waiting.update(self.elapsed_ns)
         admitted: list[int] = []
-        while queues.updating:
-            cost, client = queues.least(self.distribution_ns, self.elapsed_ns)
-            cost_of_slower = max(slowest_ns, 2 * slowest_ns - self.distribution_ns)
-            total = self.distribution_ns + self.elapsed_ns + min(cost, cost_of_slower)
-            self.full = total >= self.available_ns
-            # Of equal costs that of a ready client comes first: it has the lower position.
+        while not waiting.all_ready():
+            cost_ns, client = waiting.least(self.distribution_ns, self.elapsed_ns)
+            slower_ns = max(slowest_ns, 2 * slowest_ns - self.distribution_ns)
+            self.full = self._would_end_at(min(cost_ns, slower_ns)) >= self.available_ns
+            # Of equal costs a ready client comes first: among equal uploads it has the lower position.
             self.undecided = not self.full and (
-                cost > cost_of_slower or (cost == cost_of_slower and not queues.is_ready(client))
+                cost_ns > slower_ns or (cost_ns == slower_ns and not waiting.is_ready(client))
             )
             if self.full or self.undecided:
                 return np.array(admitted, dtype=np.intp)
-            self._add(*queues.take(client))
             admitted.append(client)
-            queues.move(self.distribution_ns, self.elapsed_ns)
-        ready = queues.by_upload[np.sort(np.array(queues.ready, dtype=np.intp))]
-        return np.append(np.array(admitted, dtype=np.intp), self._admit_ready(ready, times))
+            self._add(*waiting.take(client))
+            waiting.update(self.elapsed_ns)
+        ready = waiting.ready_by_upload()
+        return np.append(np.array(admitted, dtype=np.intp), self._admit_ready(ready, times.upload_ns[ready]))
 
     def admit_least(self, times: EstimatedTimes) -> Positions:
         """Admit the one with the least cost of all, if it fits."""
         costs = costs_ns(times, self.distribution_ns, self.elapsed_ns)
         client = int(costs.argmin())
-        self.full = self.distribution_ns + self.elapsed_ns + int(costs[client]) >= self.available_ns
+        self.undecided = False
+        self.full = self._would_end_at(int(costs[client])) >= self.available_ns
         if self.full:
             return np.empty(0, dtype=np.intp)
         self._add(int(times.upload_ns[client]), int(times.update_ns[client]))
-        self.undecided = False
         return np.array([client])
 
-    def _add(self, upload_ns: int, update_ns: int) -> None:
-        self.elapsed_ns = max(self.elapsed_ns, update_ns) + upload_ns
-        self.distribution_ns = max(self.distribution_ns, upload_ns)
-
-    def _admit_ready(self, ready: Positions, times: EstimatedTimes) -> Positions:
+    def _admit_ready(self, ready: Positions, uploads_ns: Nanoseconds) -> Positions:
         """Admit clients that only have to upload, given in order of upload time, while they fit."""
-        uploads_ns = times.upload_ns[ready]
         # The exact sums must not overflow: floats tell how many of them are worth adding up.
         enough = np.searchsorted(np.cumsum(uploads_ns, dtype=np.float64), 2.0 * self.available_ns)
         uploads_ns = uploads_ns[: enough + 1]
@@ -134,79 +132,70 @@ class _GrowingRound:
             self.distribution_ns = max(self.distribution_ns, int(uploads_ns[fitting - 1]))
         return ready[:fitting]
 
+    def _would_end_at(self, cost_ns: int) -> int:
+        return self.distribution_ns + self.elapsed_ns + cost_ns
 
-class _Queues:
-    """Candidates in the three orders of fact 2, numbered by their position in ``times``.
+    def _add(self, upload_ns: int, update_ns: int) -> None:
+        self.elapsed_ns = max(self.elapsed_ns, update_ns) + upload_ns
+        self.distribution_ns = max(self.distribution_ns, upload_ns)
 
-    Heaps hold ranks in their order. One that has moved on, or was taken, is dropped from its old queue when
-    it comes to the front there.
-    """
+
+class _Waiting:
+    """Candidates not admitted yet, known by their position in ``times``: some ready, some updating."""
 
     def __init__(self, times: EstimatedTimes) -> None:
+        self._by_upload = np.argsort(times.upload_ns, kind="stable")
+        upload_rank = np.empty_like(self._by_upload)
+        upload_rank[self._by_upload] = np.arange(len(times))
+        self._upload_rank: list[int] = upload_rank.tolist()
         self._upload_ns: list[int] = times.upload_ns.tolist()
         self._update_ns: list[int] = times.update_ns.tolist()
-        self.by_upload = np.argsort(times.upload_ns, kind="stable")
-        by_sum = np.argsort(times.upload_ns + times.update_ns, kind="stable")
-        self._by_upload = self.by_upload.tolist()
-        self._by_sum = by_sum.tolist()
-        self._upload_rank = _ranks(self.by_upload)
-        self._sum_rank = _ranks(by_sum)
-        self.ready: list[int] = []
-        self._near: list[int] = []
-        self._far = np.argsort(2 * times.upload_ns + times.update_ns, kind="stable")[::-1].tolist()
-        self.updating = np.argsort(times.update_ns)[::-1].tolist()
-        self._not_near = self.by_upload[::-1].tolist()
-        self._taken: set[int] = set()
+        self._by_update: list[int] = np.argsort(times.update_ns).tolist()
+        self._updated = 0  # so many of them, from the front of that order
+        self._ready: list[int] = []  # a heap of ranks by upload time
+        self._taken_early: set[int] = set()
 
-    def move(self, distribution_ns: int, elapsed_ns: int) -> None:
-        """Let every candidate move on to the queue where it belongs by now."""
-        upload_ns, update_ns = self._upload_ns, self._update_ns
-        updating, near, far, not_near = self.updating, self._near, self._far, self._not_near
-        while updating and update_ns[updating[-1]] <= elapsed_ns:
-            client = updating.pop()
-            if client not in self._taken:
-                heappush(self.ready, self._upload_rank[client])
-        while not_near and upload_ns[not_near[-1]] <= distribution_ns:
-            client = not_near.pop()
-            if update_ns[client] > elapsed_ns:
-                heappush(near, self._sum_rank[client])
-        while near and update_ns[self._by_sum[near[0]]] <= elapsed_ns:
-            heappop(near)
-        while far and (update_ns[far[-1]] <= elapsed_ns or upload_ns[far[-1]] <= distribution_ns):
-            far.pop()
+    def all_ready(self) -> bool:
+        """Whether every update is done."""
+        return self._updated == len(self._by_update)
+
+    def update(self, elapsed_ns: int) -> None:
+        """Those whose update is done by now become ready."""
+        by_update, update_ns = self._by_update, self._update_ns
+        while self._updated < len(by_update) and update_ns[by_update[self._updated]] <= elapsed_ns:
+            client = by_update[self._updated]
+            self._updated += 1
+            if client not in self._taken_early:
+                heappush(self._ready, self._upload_rank[client])
 
     def least(self, distribution_ns: int, elapsed_ns: int) -> tuple[int, int]:
-        """The least cost of all, and the candidate that has it."""
-        costs: list[tuple[int, int]] = []
-        if self.ready:
-            client = self._by_upload[self.ready[0]]
+        """The least cost, and who has it; not to be asked when all are ready."""
+        least = (NEVER_NS, -1)
+        if self._ready:
+            client = int(self._by_upload[self._ready[0]])
             upload_ns = self._upload_ns[client]
-            costs.append((max(upload_ns, 2 * upload_ns - distribution_ns), client))
-        if self._near:
-            client = self._by_sum[self._near[0]]
-            sum_ns = self._upload_ns[client] + self._update_ns[client]
-            costs.append((sum_ns - elapsed_ns, client))
-        if self._far:
-            client = self._far[-1]
-            sum_ns = 2 * self._upload_ns[client] + self._update_ns[client]
-            costs.append((sum_ns - distribution_ns - elapsed_ns, client))
-        return min(costs)
+            least = (max(upload_ns, 2 * upload_ns - distribution_ns), client)
+        for number in range(self._updated, len(self._by_update)):
+            client = self._by_update[number]
+            wait_ns = self._update_ns[client] - elapsed_ns
+            if wait_ns > least[0]:
+                break
+            upload_ns = self._upload_ns[client]
+            least = min(least, (max(upload_ns, 2 * upload_ns - distribution_ns) + wait_ns, client))
+        return least
 
     def is_ready(self, client: int) -> bool:
-        """Whether a candidate that is the least has its update done."""
-        return bool(self.ready) and self._by_upload[self.ready[0]] == client
+        """Whether the one with the least cost has its update done."""
+        return bool(self._ready) and self._by_upload[self._ready[0]] == client
 
     def take(self, client: int) -> tuple[int, int]:
-        """Remove a candidate that was the least; its upload and update time."""
+        """Remove the one with the least cost; its upload and update time."""
         if self.is_ready(client):
-            heappop(self.ready)
+            heappop(self._ready)
         else:
-            self._taken.add(client)
+            self._taken_early.add(client)
         return self._upload_ns[client], self._update_ns[client]
 
-
-def _ranks(order: Positions) -> list[int]:
-    ranks = np.empty_like(order)
-    ranks[order] = np.arange(len(order))
-    as_list: list[int] = ranks.tolist()
-    return as_list
+    def ready_by_upload(self) -> Positions:
+        """The ready ones in order of upload time."""
+        return self._by_upload[np.sort(np.array(self._ready, dtype=np.intp))]
