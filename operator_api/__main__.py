@@ -38,7 +38,7 @@ def main() -> None:
     """Run a command; an error the user can mend is one line, not a traceback."""
     try:
         cli(prog_name="fedcs")
-    except FedCSError as error:
+    except (FedCSError, OSError) as error:
         click.echo(f"fedcs: {error}", err=True)
         sys.exit(1)
 

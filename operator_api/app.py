@@ -27,7 +27,6 @@ def create_app(settings: Settings) -> FastAPI:
         swagger_ui_oauth2_redirect_url=f"{root}/docs/oauth2-redirect",
     )
     app.state.settings = settings
-    settings.data_dir.mkdir(parents=True, exist_ok=True)
     for module in (plans, health):
         app.include_router(module.router, prefix=root)
     app.add_middleware(BodyLimit, max_bytes=settings.max_json_bytes)

@@ -99,10 +99,8 @@ def _invalid_request(request: Request, error: Exception) -> Response:
 
 
 def _param(error: Mapping[str, Any]) -> str:
-    """Where the error is; a validator of a whole list says with ``within`` which item it means."""
+    """Where in the body it is; a validator of a whole list says with ``within`` which item it means."""
     path = [*error["loc"][1:], *error.get("ctx", {}).get("within", ())]
-    if error["loc"][0] != "body":
-        return "/".join(map(str, path))
     return "".join(f"/{str(step).replace('~', '~0').replace('/', '~1')}" for step in path)
 
 

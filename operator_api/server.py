@@ -4,9 +4,12 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
+from copy import deepcopy
 from types import FrameType
+from typing import Any
 
 import uvicorn
+from uvicorn.config import LOGGING_CONFIG
 
 from operator_api.app import create_app
 from services.errors import SettingsError
@@ -30,7 +33,7 @@ def run_api(settings: Settings, announce: Callable[[str], None]) -> None:
     listening = _listen(settings.host, settings.port)
     host, port = listening.getsockname()[:2]
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}{settings.api_root}"
-    config = uvicorn.Config(create_app(settings), log_level="info", server_header=False)
+    config = uvicorn.Config(create_app(settings), log_config=_log_config(), server_header=False)
     # uvicorn shuts down on SIGTERM and then raises it again, which is no reason to fail.
     signal.signal(signal.SIGTERM, _exit_quietly)
     try:
@@ -39,6 +42,13 @@ def run_api(settings: Settings, announce: Callable[[str], None]) -> None:
         pass
     finally:
         listening.close()
+
+
+def _log_config() -> dict[str, Any]:
+    """Standard output is for the announcement; all logs go to standard error."""
+    config = deepcopy(LOGGING_CONFIG)
+    config["handlers"]["access"]["stream"] = "ext://sys.stderr"
+    return config
 
 
 def _listen(host: str, port: int) -> socket.socket:

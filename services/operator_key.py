@@ -1,7 +1,8 @@
-"""The operator key of an embedded stack: the one in the environment, else one made at the first start."""
+"""The operator key of an embedded stack: made at the first start, kept with the data."""
 
 import os
 import secrets
+import tempfile
 from pathlib import Path
 
 _KEY_BYTES = 32
@@ -12,7 +13,17 @@ def find_or_make_key(data_dir: Path) -> str:
     path = data_dir / "operator.key"
     if not path.exists():
         data_dir.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w") as file:
-            file.write(secrets.token_hex(_KEY_BYTES))
+        _write_once(path, secrets.token_hex(_KEY_BYTES))
     return path.read_text().strip()
+
+
+def _write_once(path: Path, text: str) -> None:
+    """Write a whole file or none, whenever this process is killed; the first of several writers wins."""
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=".operator-key-") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+        try:
+            os.link(file.name, path)
+        except FileExistsError:
+            return

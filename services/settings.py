@@ -47,17 +47,25 @@ class EmbeddedSettings(Settings):
     """The settings of ``fedcs up``: with no operator key given, one is made and kept with the data."""
 
     operator_key: OperatorKey = Field(
-        default_factory=lambda settings: SecretStr(find_or_make_key(settings["data_dir"]))
+        default_factory=lambda settings: SecretStr(find_or_make_key(settings["data_dir"])),
+        validate_default=True,
     )
 
 
 def load_settings(kind: type[Settings], **given: object) -> Settings:
-    """Read the settings; those ``given`` on the command line, unless None, win over the environment."""
+    """Read the settings, and make the data directory.
+
+    Those ``given`` on the command line, unless None, win over the environment.
+    """
     try:
-        return kind.model_validate({name: value for name, value in given.items() if value is not None})
+        settings = kind.model_validate({name: value for name, value in given.items() if value is not None})
+        settings.data_dir.mkdir(parents=True, exist_ok=True)
     except ValidationError as error:
         problems = [
             f"FEDCS_{'_'.join(map(str, problem['loc'])).upper()}: {problem['msg']}"
             for problem in error.errors()
         ]
         raise SettingsError("; ".join(problems)) from error
+    except OSError as error:
+        raise SettingsError(f"FEDCS_DATA_DIR: {error.filename}: {error.strerror}") from error
+    return settings

@@ -34,9 +34,10 @@ def is_alive() -> Alive:
 @router.get("/readyz", summary="Readiness", responses=problems(NOT_READY))
 def is_ready(settings: SettingsDep) -> Ready:
     """Check what the service depends on."""
-    free_bytes = shutil.disk_usage(settings.data_dir).free
+    try:
+        free_bytes = shutil.disk_usage(settings.data_dir).free
+    except OSError as error:
+        raise HTTPException(503, f"disk: {settings.data_dir}: {error.strerror}") from error
     if free_bytes < settings.min_free_disk_bytes:
-        raise HTTPException(
-            503, detail=f"disk: {free_bytes} bytes free, {settings.min_free_disk_bytes} wanted"
-        )
+        raise HTTPException(503, f"disk: {free_bytes} bytes free, {settings.min_free_disk_bytes} wanted")
     return Ready(checks={"disk": "ok"})

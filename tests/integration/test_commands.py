@@ -197,6 +197,28 @@ def test_up_prints_url_and_key_and_stops_on_a_signal(stop: signal.Signals, tmp_p
     assert (tmp_path / "new" / "operator.key").stat().st_mode & 0o777 == 0o600
 
 
+def test_up_refuses_a_damaged_key_file(tmp_path: Path) -> None:
+    (tmp_path / "operator.key").write_text("")
+    failed = fedcs("up", "--port", "0", "--data-dir", str(tmp_path))
+    assert failed.returncode == 1
+    assert "FEDCS_OPERATOR_KEY: Value error, too weak" in failed.stderr
+
+
+@pytest.mark.parametrize("command", ["up", "serve"])
+def test_a_data_directory_that_cannot_be_made_is_one_clear_line(command: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    place = str(tmp_path / "file" / "data")
+    failed = fedcs(command, FEDCS_DATA_DIR=place, FEDCS_OPERATOR_KEY=OPERATOR_KEY)
+    assert failed.returncode == 1
+    assert failed.stderr == f"fedcs: FEDCS_DATA_DIR: {place}: Not a directory\n"
+
+
+def test_plan_to_a_place_that_cannot_be_written(tmp_path: Path) -> None:
+    failed = fedcs("plan", "-", "--html", str(tmp_path / "missing" / "page.html"), stdin=CSV)
+    assert failed.returncode == 1
+    assert failed.stderr.startswith("fedcs: [Errno 2]")
+
+
 def test_up_takes_the_key_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEDCS_OPERATOR_KEY", OPERATOR_KEY)
     announced, _ = _up_and_stop(tmp_path, signal.SIGTERM)

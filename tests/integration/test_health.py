@@ -1,9 +1,11 @@
-import asyncio
+import socket
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
-from fastapi import FastAPI
+import uvicorn
 from pydantic import SecretStr
 
 from operator_api.app import create_app
@@ -25,6 +27,13 @@ def test_not_ready_when_the_disk_is_nearly_full(tmp_path: Path) -> None:
         assert response.json()["cause"] == "NOT_READY"
         assert "bytes free" in response.json()["detail"]
         assert service.get("/healthz").status_code == 200
+
+
+def test_not_ready_when_the_data_directory_is_gone(tmp_path: Path) -> None:
+    with running_service(tmp_path / "data") as service:
+        (tmp_path / "data").rmdir()
+        assert service.get("/readyz").status_code == 503
+        assert "No such file" in service.get("/readyz").json()["detail"]
 
 
 def test_every_operation_is_documented_with_its_problems(service: httpx.Client) -> None:
@@ -49,27 +58,30 @@ def test_every_operation_is_documented_with_its_problems(service: httpx.Client) 
 
 
 @pytest.fixture
-def failing_app(tmp_path: Path) -> FastAPI:
+def failing_service(tmp_path: Path) -> Iterator[str]:
+    """The service in a thread of this process, with a route that has a bug."""
     app = create_app(Settings(operator_key=SecretStr(OPERATOR_KEY), data_dir=tmp_path))
 
     @app.get("/fails")
     def fail() -> None:
         raise RuntimeError("secret detail")
 
-    return app
-
-
-async def _get(app: FastAPI, path: str) -> httpx.Response:
-    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-    async with httpx.AsyncClient(transport=transport, base_url="http://service") as client:
-        return await client.get(path)
+    listening = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(app))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+    thread.start()
+    yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+    server.should_exit = True
+    thread.join()
+    listening.close()
 
 
 def test_a_bug_is_a_problem_that_tells_nothing(
-    failing_app: FastAPI, caplog: pytest.LogCaptureFixture
+    failing_service: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    response = asyncio.run(_get(failing_app, "/fails"))
+    response = httpx.get(f"{failing_service}/fails")
     assert response.status_code == 500
+    assert response.headers["content-type"] == "application/problem+json"
     assert response.json()["cause"] == "INTERNAL_ERROR"
     assert "secret" not in response.text
     assert "secret detail" in caplog.text
