@@ -3,6 +3,8 @@
 python -m benchmarks.selection
 """
 
+from functools import partial
+
 import numpy as np
 from rich.console import Console
 from rich.table import Table
@@ -41,8 +43,8 @@ def _print_growth(console: Console, label: str, model_size_bytes: int) -> None:
         available_ns = _time_to_admit(times, round(_ADMITTED_SHARE * clients))
         seconds = median_seconds(
             {
-                "greedy": lambda t=times, a=available_ns: greedy_order(t, a),  # type: ignore[misc]
-                "argsort": lambda t=times: np.argsort(t.upload_ns),  # type: ignore[misc]
+                "greedy": partial(greedy_order, times, available_ns),
+                "argsort": partial(np.argsort, times.upload_ns),
             },
             _RUNS,
         )
@@ -93,8 +95,8 @@ def _print_optimal(console: Console) -> None:
             available_ns = minutes * 60 * 10**9
             seconds = median_seconds(
                 {
-                    "greedy": lambda t=times, a=available_ns: greedy_order(t, a),  # type: ignore[misc]
-                    "optimal": lambda t=times, a=available_ns: optimal_order(t, a),  # type: ignore[misc]
+                    "greedy": partial(greedy_order, times, available_ns),
+                    "optimal": partial(optimal_order, times, available_ns),
                 },
                 runs=3,
             )

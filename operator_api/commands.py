@@ -88,8 +88,9 @@ def plan(
     from operator_api.planning import plan_round
 
     given = {name: value for name, value in options.items() if value is not None}
-    request = read_plan_request(file, given)
-    planned = plan_round(request)
+    with Console(stderr=True).status("Planning"):
+        request = read_plan_request(file, given)
+        planned = plan_round(request)
     if html:
         from operator_api.plan_report import render_html
 

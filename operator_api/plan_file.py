@@ -30,6 +30,7 @@ def read_plan_request(file: TextIO, terms: Mapping[str, object]) -> PlanRequest:
         content = {"candidates": _from_csv(text, file.name)}
         row_name = "row"
     try:
+        # Validated as JSON, for complaints in words of JSON, not of Python.
         return PlanRequest.model_validate_json(json.dumps({**_DEFAULTS, **content, **terms}))
     except ValidationError as error:
         raise PlanFileError(_explain(error, file.name, row_name)) from error

@@ -32,6 +32,7 @@ def draw_gantt(request: PlanRequest, plan: PlanResponse, file_format: Literal["p
     axes.set_xlabel("round time (s)")
     axes.set_title(_title(plan, len(shown)), fontsize=11, loc="left")
     axes.grid(axis="x", alpha=0.3)
+    axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
     figure.legend(loc="outside lower center", ncols=4, fontsize=8, frameon=False)
     picture = BytesIO()

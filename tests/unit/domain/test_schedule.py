@@ -1,10 +1,12 @@
+from collections.abc import Iterable
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.domain.resources import EstimatedTimes
-from services.domain.schedule import TIME_SLOT_NS, build_schedule
+from services.domain.schedule import TIME_SLOT_NS, UploadSlot, build_schedule
 from services.domain.selection import POLICIES
 from tests.unit.domain.instances import instances, random_instance, round_ns, times_of
 
@@ -50,9 +52,9 @@ def test_slots_never_overlap_on_the_grid_whatever_the_fraction_of_a_time_slot(
     _assert_disjoint(build_schedule(np.arange(len(times)), times).slots())
 
 
-def _assert_disjoint(slots: object) -> None:
+def _assert_disjoint(slots: Iterable[UploadSlot]) -> None:
     end_ns = end_slot = 0
-    for slot in slots:  # type: ignore[attr-defined]
+    for slot in slots:
         assert slot.upload_start_ns >= end_ns
         assert slot.time_slot_first >= end_slot
         assert slot.upload_start_ns >= slot.update_ns
