@@ -4,7 +4,6 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
-from operator_api.security import require_operator
 from services.settings import Settings
 
 
@@ -14,4 +13,3 @@ def _settings(request: Request) -> Settings:
 
 
 SettingsDep = Annotated[Settings, Depends(_settings)]
-OperatorOnly = Depends(require_operator)

@@ -1,25 +1,44 @@
-"""Who is calling: keys in the ``Authorization: Bearer`` header."""
+"""Who is calling: keys in the ``Authorization: Bearer`` header.
+
+A route of ours is authenticated by its class, before its body is read: FastAPI would read and parse up to the
+limit of megabytes for anyone, and only then ask the dependencies.
+"""
 
 import hashlib
 import hmac
-from typing import Annotated
+from collections.abc import Callable, Coroutine
+from typing import Any
 
-from fastapi import Depends, HTTPException, Request
-from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from fastapi import HTTPException, Request, Response
+from fastapi.routing import APIRoute
+from fastapi.security import HTTPBearer
 
 from operator_api.openapi import UNAUTHENTICATED
 from services.settings import Settings
 
-_bearer = HTTPBearer(auto_error=False, description="An operator key.", scheme_name="OperatorKey")
+operator_key = HTTPBearer(description="An operator key.", scheme_name="OperatorKey")
+"""As a dependency it documents the key; by then the route has checked it."""
 
 
-def require_operator(
-    request: Request, given: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
-) -> None:
-    """Let only operators pass."""
+class OperatorRoute(APIRoute):
+    """A route for operators only."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Check the key, then do what any route does."""
+        handle = super().get_route_handler()
+
+        async def authenticate_and_handle(request: Request) -> Response:
+            _require_operator(request)
+            return await handle(request)
+
+        return authenticate_and_handle
+
+
+def _require_operator(request: Request) -> None:
     settings: Settings = request.app.state.settings
-    if given is None or not _same_key(given.credentials, settings.operator_key.get_secret_value()):
-        raise HTTPException(401, detail=UNAUTHENTICATED.detail, headers={"WWW-Authenticate": "Bearer"})
+    scheme, _, given = request.headers.get("Authorization", "").partition(" ")
+    if scheme.lower() != "bearer" or not _same_key(given, settings.operator_key.get_secret_value()):
+        raise HTTPException(401, UNAUTHENTICATED.detail, headers={"WWW-Authenticate": "Bearer"})
 
 
 def _same_key(given: str, expected: str) -> bool:

@@ -1,8 +1,7 @@
 """``POST /plans``: a stateless what-if."""
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Depends
 
-from operator_api.dependencies import OperatorOnly
 from operator_api.openapi import (
     BODY_TOO_LARGE,
     INVALID_REQUEST,
@@ -13,15 +12,15 @@ from operator_api.openapi import (
     problems,
 )
 from operator_api.planning import plan_round
+from operator_api.security import OperatorRoute, operator_key
 from services.contract.plans import PlanRequest, PlanResponse
 
-router = APIRouter(tags=["planning"])
+router = APIRouter(tags=["planning"], route_class=OperatorRoute, dependencies=[Depends(operator_key)])
 
 
 @router.post(
     "/plans",
     summary="Plan a round",
-    dependencies=[OperatorOnly],
     responses=problems(
         MALFORMED_JSON,
         UNAUTHENTICATED,

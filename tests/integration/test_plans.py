@@ -1,6 +1,7 @@
 """``POST /plans`` over real HTTP, from the right and from every wrong side."""
 
 import json
+import socket
 from collections.abc import Iterator
 from typing import Any
 
@@ -165,7 +166,9 @@ def test_of_many_errors_the_first_are_named(service: httpx.Client) -> None:
     assert "29 more" in problem["detail"]
 
 
-@pytest.mark.parametrize("body", [b"{", b"throughput", b"", b"[1, 2", b"\xff\xfe\x00", b"[" * 100_000])
+@pytest.mark.parametrize(
+    "body", [b"{", b"throughput", b"", b"[1, 2", b"\xff\xfe\x00", b"[" * 100_000, b"7" * 5_000]
+)
 def test_what_is_not_json_is_refused(body: bytes, service: httpx.Client) -> None:
     response = service.post("/plans", content=body, headers={"Content-Type": "application/json"})
     assert response.status_code in (400, 422)
@@ -195,6 +198,17 @@ def test_no_valid_key_no_plan(header: str | None, service: httpx.Client) -> None
     response = httpx.post(service.base_url.join("/plans"), json=example(), headers=headers)
     assert_problem(response, 401, "UNAUTHENTICATED")
     assert response.headers["www-authenticate"] == "Bearer"
+
+
+def test_the_key_is_checked_before_the_body_is_read(service: httpx.Client) -> None:
+    """A large body is announced and never sent; whoever waits for it would never answer."""
+    address = (service.base_url.host, service.base_url.port or 80)
+    with socket.create_connection(address, timeout=10) as connection:
+        connection.sendall(
+            b"POST /plans HTTP/1.1\r\nHost: service\r\nContent-Type: application/json\r\n"
+            b"Content-Length: 60000000\r\nAuthorization: Bearer wrong\r\n\r\n"
+        )
+        assert connection.recv(1000).startswith(b"HTTP/1.1 401 ")
 
 
 def test_other_methods_and_paths_are_problems_too(service: httpx.Client) -> None:
