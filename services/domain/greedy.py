@@ -25,8 +25,8 @@ import numpy as np
 from services.domain.nanoseconds import NEVER_NS, Nanoseconds
 from services.domain.resources import EstimatedTimes, Positions
 
-_FIRST_LOOK = 1024
-_WIDEN_BY = 4
+_FIRST_LOOK = 256
+_WIDEN_BY = 2
 
 
 def costs_ns(times: EstimatedTimes, distribution_ns: int, elapsed_ns: int) -> Nanoseconds:
@@ -41,34 +41,41 @@ def greedy_order(times: EstimatedTimes, available_ns: int) -> Positions:
 
     Ties go to the lowest position.
     """
-    remaining = times.hopeful(available_ns)
     growing = _GrowingRound(available_ns)
     order = [np.empty(0, dtype=np.intp)]
+    hopeful = times.fit_alone(available_ns)
+    left = int(np.count_nonzero(hopeful))
+    uploads_ns = np.where(hopeful, times.upload_ns, NEVER_NS)  # who is out of the question never uploads
+    last_update_ns = int(times.update_ns.max(where=hopeful, initial=0))
     look = _FIRST_LOOK
-    while len(remaining) and not growing.full:
-        within, slowest_ns = _fastest_uploaders(times.upload_ns[remaining], look)
-        admitted = within[growing.admit_from(times.of(remaining[within]), slowest_ns)]
-        order.append(remaining[admitted])
-        remaining = np.delete(remaining, admitted)
+    while left and not growing.full:
+        if growing.elapsed_ns >= last_update_ns:  # all are ready: look at as many as could still be admitted
+            look = max(look, growing.room_for_uploads(at_least_ns=int(uploads_ns.min())))
+        looked_at, slowest_ns = _fastest_uploaders(uploads_ns, look, left)
+        admitted = looked_at[growing.admit_from(times.of(looked_at), slowest_ns)]
         if growing.undecided:
-            admitted = growing.admit_least(times.of(remaining))
-            order.append(remaining[admitted])
-            remaining = np.delete(remaining, admitted)
+            uploads_ns[admitted] = NEVER_NS
+            everyone = np.flatnonzero(uploads_ns < NEVER_NS)
+            admitted = np.append(admitted, everyone[growing.admit_least(times.of(everyone))])
+        order.append(admitted)
+        uploads_ns[admitted] = NEVER_NS
+        left -= len(admitted)
         look *= _WIDEN_BY
     return np.concatenate(order)
 
 
-def _fastest_uploaders(uploads_ns: Nanoseconds, count: int) -> tuple[Positions, int]:
+def _fastest_uploaders(uploads_ns: Nanoseconds, count: int, left: int) -> tuple[Positions, int]:
     """The ``count`` fastest in order of position, and the time below which no other one uploads.
 
     Of equals the lowest positions are taken.
     """
-    if count >= len(uploads_ns):
-        return np.arange(len(uploads_ns)), NEVER_NS
+    if count >= left:
+        return np.flatnonzero(uploads_ns < NEVER_NS), NEVER_NS
     slowest_ns = int(np.partition(uploads_ns, count - 1)[count - 1])
-    faster = np.flatnonzero(uploads_ns < slowest_ns)
-    equal = np.flatnonzero(uploads_ns == slowest_ns)[: count - len(faster)]
-    return np.sort(np.concatenate((faster, equal))), slowest_ns
+    fastest = np.flatnonzero(uploads_ns <= slowest_ns)
+    slowest = np.flatnonzero(uploads_ns[fastest] == slowest_ns)
+    too_many = len(fastest) - count
+    return np.delete(fastest, slowest[len(slowest) - too_many :]), slowest_ns
 
 
 @dataclass
@@ -106,6 +113,10 @@ class _GrowingRound:
             waiting.update(self.elapsed_ns)
         ready = waiting.ready_by_upload()
         return np.append(np.array(admitted, dtype=np.intp), self._admit_ready(ready, times.upload_ns[ready]))
+
+    def room_for_uploads(self, at_least_ns: int) -> int:
+        """How many uploads could still be admitted at the most, if none is shorter than this."""
+        return (self.available_ns - self._would_end_at(0)) // max(at_least_ns, 1) + 1
 
     def admit_least(self, times: EstimatedTimes) -> Positions:
         """Admit the one with the least cost of all, if it fits."""

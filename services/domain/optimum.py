@@ -21,7 +21,7 @@ from services.domain.schedule import upload_ends_ns
 
 def optimal_order(times: EstimatedTimes, available_ns: int) -> Positions:
     """The most clients that fit in this much time to distribute, update and upload; in upload order."""
-    hopeful = times.hopeful(available_ns)
+    hopeful = np.flatnonzero(times.fit_alone(available_ns))
     jobs = _Jobs(times.of(hopeful))
     limits_ns, last_within = np.unique(times.upload_ns[hopeful], return_counts=True)
     last_within = np.cumsum(last_within) - 1
@@ -46,7 +46,7 @@ def optimal_order(times: EstimatedTimes, available_ns: int) -> Positions:
 
 def count_bound(times: EstimatedTimes, available_ns: int) -> int:
     """How many clients would fit if updates took no time: never less than the optimum."""
-    uploads_ns = np.sort(times.upload_ns[times.hopeful(available_ns)])
+    uploads_ns = np.sort(times.upload_ns[times.fit_alone(available_ns)])
     # The exact sums must not overflow: floats tell how many of them are worth adding up.
     enough = int(np.searchsorted(np.cumsum(uploads_ns, dtype=np.float64), 2.0 * available_ns))
     uploads_ns = uploads_ns[: enough + 1]

@@ -50,9 +50,11 @@ class EstimatedTimes:
         """The times of some of the candidates, in the order asked for."""
         return EstimatedTimes(self.update_ns[positions], self.upload_ns[positions])
 
-    def hopeful(self, available_ns: int) -> Positions:
-        """Those that would fit alone in this much time to distribute, update and upload."""
-        return np.flatnonzero(2 * self.upload_ns + self.update_ns < available_ns)
+    def fit_alone(self, available_ns: int) -> npt.NDArray[np.bool_]:
+        """Whether each would fit alone in this much time to distribute, update and upload."""
+        needed_ns = self.upload_ns + self.upload_ns
+        needed_ns += self.update_ns
+        return needed_ns < available_ns
 
     def distribution_ns(self) -> int:
         """Time to multicast the model to all of them: the worst radio sets the pace."""
