@@ -39,19 +39,22 @@ def read_plan_request(file: TextIO, terms: Mapping[str, object]) -> PlanRequest:
 def _from_json(text: str, name: str) -> dict[str, Any]:
     try:
         content = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise PlanFileError(f"{name}: not JSON: {error}") from error
     return content if isinstance(content, dict) else {"candidates": content}
 
 
 def _from_csv(text: str, name: str) -> list[dict[str, object]]:
     rows = csv.DictReader(StringIO(text), skipinitialspace=True)
-    missing = [column for column in _COLUMNS if column not in (rows.fieldnames or ())]
-    if missing:
-        raise PlanFileError(
-            f"{name}: the CSV header has no {', '.join(missing)}; it needs {', '.join(_COLUMNS)}"
-        )
-    return [{column: _value(column, row[column]) for column in _COLUMNS} for row in rows]
+    try:
+        missing = [column for column in _COLUMNS if column not in (rows.fieldnames or ())]
+        if missing:
+            raise PlanFileError(
+                f"{name}: the CSV header has no {', '.join(missing)}; it needs {', '.join(_COLUMNS)}"
+            )
+        return [{column: _value(column, row[column]) for column in _COLUMNS} for row in rows]
+    except csv.Error as error:
+        raise PlanFileError(f"{name}: after line {rows.line_num}: {error}") from error
 
 
 def _value(column: str, text: str | None) -> object:

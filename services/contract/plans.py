@@ -35,15 +35,15 @@ class Candidate(BaseModel):
 
 
 def _distinct_clients(candidates: list[Candidate]) -> list[Candidate]:
-    first_at: dict[str, int] = {}
+    known: set[str] = set()
     for position, candidate in enumerate(candidates):
-        first = first_at.setdefault(candidate.client_id, position)
-        if first != position:
+        if candidate.client_id in known:
             raise PydanticCustomError(
                 "duplicate_client_id",
-                "Candidate {first} has the same client_id",
-                {"first": first, "within": (position, "client_id")},
+                "An earlier candidate has the same client_id",
+                {"within": (position, "client_id")},
             )
+        known.add(candidate.client_id)
     return candidates
 
 
