@@ -22,7 +22,7 @@ def _known_policy(name: str) -> str:
     return name
 
 
-WholeNumber = Annotated[int, BeforeValidator(_whole_if_integral, json_schema_input_type=int)]
+_INTEGRAL = BeforeValidator(_whole_if_integral)
 
 ClientId = Annotated[
     str, Field(min_length=1, max_length=128, pattern=r"^[^\x00-\x1f\x7f]+$", examples=["c1"])
@@ -35,8 +35,8 @@ PolicyName = Annotated[
 Duration = Annotated[float, Field(ge=0, le=MAX_DURATION_S, allow_inf_nan=False)]
 PositiveDuration = Annotated[float, Field(gt=0, le=MAX_DURATION_S, allow_inf_nan=False)]
 Rate = Annotated[float, Field(gt=0, le=1e15, allow_inf_nan=False)]
-DataSamples = Annotated[WholeNumber, Field(ge=0, le=10**12)]
-ResourceBlocks = Annotated[WholeNumber, Field(ge=1, le=MAX_RESOURCE_BLOCKS)]
-ModelSize = Annotated[WholeNumber, Field(ge=1, le=MAX_MODEL_BYTES)]
-LocalEpochs = Annotated[WholeNumber, Field(ge=1, le=100_000)]
-Seed = Annotated[WholeNumber, Field(ge=0, lt=2**63)]
+DataSamples = Annotated[int, Field(ge=0, le=10**12), _INTEGRAL]
+ResourceBlocks = Annotated[int, Field(ge=1, le=MAX_RESOURCE_BLOCKS), _INTEGRAL]
+ModelSize = Annotated[int, Field(ge=1, le=MAX_MODEL_BYTES), _INTEGRAL]
+LocalEpochs = Annotated[int, Field(ge=1, le=100_000), _INTEGRAL]
+Seed = Annotated[int, Field(ge=0, le=2**53 - 1), _INTEGRAL]  # every JSON parser keeps it exact

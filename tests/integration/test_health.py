@@ -57,6 +57,15 @@ def test_every_operation_is_documented_with_its_problems(service: httpx.Client) 
     assert {"Problem", "InvalidParam"} <= set(document["components"]["schemas"])
 
 
+def test_every_number_in_a_request_has_documented_limits(service: httpx.Client) -> None:
+    schemas = service.get("/openapi.json").json()["components"]["schemas"]
+    for schema in (schemas["PlanRequest"], schemas["Candidate"]):
+        for name, documented in schema["properties"].items():
+            if documented.get("type") in ("number", "integer"):
+                assert {"minimum", "exclusiveMinimum"} & set(documented), name
+                assert {"maximum", "exclusiveMaximum"} & set(documented), name
+
+
 @pytest.fixture
 def failing_service(tmp_path: Path) -> Iterator[str]:
     """The service in a thread of this process, with a route that has a bug."""
