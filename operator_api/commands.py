@@ -91,14 +91,14 @@ def plan(
     with Console(stderr=True).status("Planning"):
         request = read_plan_request(file, given)
         planned = plan_round(request)
-    if html:
-        from operator_api.plan_report import render_html
+        if html:
+            from operator_api.plan_report import render_html
 
-        html.write_text(render_html(request, planned), encoding="utf-8")
-    if png:
-        from services.charts.gantt import draw_gantt
+            html.write_text(render_html(request, planned), encoding="utf-8")
+        if png:
+            from services.charts.gantt import draw_gantt
 
-        png.write_bytes(draw_gantt(request, planned, "png"))
+            png.write_bytes(draw_gantt(request, planned, "png"))
     if json_to:
         json_to.write(planned.model_dump_json(indent=2) + "\n")
     if not json_to or json_to.name != "-":

@@ -1,4 +1,4 @@
-"""A plan on the terminal: the slots, a Gantt chart beside them, and who was left out."""
+"""A plan on the terminal: the slots, a Gantt chart below them, and who was left out."""
 
 from collections import Counter
 

@@ -20,14 +20,12 @@ _STATUS_OF: Mapping[type[FedCSError], HTTPStatus] = {
     ScheduleTooLongError: HTTPStatus.UNPROCESSABLE_ENTITY,
 }
 
-_CAUSE_OF: Mapping[int, str] = {
-    400: "BAD_REQUEST",
-    401: "UNAUTHENTICATED",
-    404: "NOT_FOUND",
-    405: "METHOD_NOT_ALLOWED",
-    413: "BODY_TOO_LARGE",
-    503: "NOT_READY",
+_CAUSE_OF: Mapping[HTTPStatus, str] = {
+    HTTPStatus.UNAUTHORIZED: "UNAUTHENTICATED",
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "BODY_TOO_LARGE",
+    HTTPStatus.SERVICE_UNAVAILABLE: "NOT_READY",
 }
+"""Other causes are the names of their status."""
 
 
 def install_problem_handlers(app: FastAPI) -> None:
@@ -64,12 +62,9 @@ def _refused(request: Request, error: Exception) -> Response:
 
 def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return problem_response(
-        HTTPStatus(error.status_code),
-        _CAUSE_OF[error.status_code],
-        error.detail,
-        headers=error.headers,
-    )
+    status = HTTPStatus(error.status_code)
+    cause = _CAUSE_OF.get(status, status.name)
+    return problem_response(status, cause, error.detail, headers=error.headers)
 
 
 def _invalid_request(request: Request, error: Exception) -> Response:

@@ -22,7 +22,7 @@ from heapq import heappop, heappush
 
 import numpy as np
 
-from services.domain.nanoseconds import NEVER_NS, Nanoseconds
+from services.domain.nanoseconds import NEVER_NS, Nanoseconds, sums_ns
 from services.domain.resources import EstimatedTimes, Positions
 
 _FIRST_LOOK = 256
@@ -131,11 +131,8 @@ class _GrowingRound:
 
     def _admit_ready(self, ready: Positions, uploads_ns: Nanoseconds) -> Positions:
         """Admit clients that only have to upload, given in order of upload time, while they fit."""
-        # The exact sums must not overflow: floats tell how many of them are worth adding up.
-        enough = np.searchsorted(np.cumsum(uploads_ns, dtype=np.float64), 2.0 * self.available_ns)
-        uploads_ns = uploads_ns[: enough + 1]
-        ends_ns = self.elapsed_ns + np.cumsum(uploads_ns)
-        totals_ns = np.maximum(uploads_ns, self.distribution_ns) + ends_ns
+        ends_ns = self.elapsed_ns + sums_ns(uploads_ns, self.available_ns)
+        totals_ns = np.maximum(uploads_ns[: len(ends_ns)], self.distribution_ns) + ends_ns
         fitting = int(np.searchsorted(totals_ns, self.available_ns))
         self.full = fitting < len(ready)
         if fitting:

@@ -15,6 +15,7 @@ from heapq import heappop, heappush, heappushpop
 import numpy as np
 
 from services.domain.greedy import greedy_order
+from services.domain.nanoseconds import sums_ns
 from services.domain.resources import EstimatedTimes, Positions
 from services.domain.schedule import upload_ends_ns
 
@@ -47,10 +48,8 @@ def optimal_order(times: EstimatedTimes, available_ns: int) -> Positions:
 def count_bound(times: EstimatedTimes, available_ns: int) -> int:
     """How many clients would fit if updates took no time: never less than the optimum."""
     uploads_ns = np.sort(times.upload_ns[times.fit_alone(available_ns)])
-    # The exact sums must not overflow: floats tell how many of them are worth adding up.
-    enough = int(np.searchsorted(np.cumsum(uploads_ns, dtype=np.float64), 2.0 * available_ns))
-    uploads_ns = uploads_ns[: enough + 1]
-    return int(np.searchsorted(np.cumsum(uploads_ns) + uploads_ns, available_ns))
+    uploaded_ns = sums_ns(uploads_ns, available_ns)
+    return int(np.searchsorted(uploaded_ns + uploads_ns[: len(uploaded_ns)], available_ns))
 
 
 def _fits(selected: EstimatedTimes, available_ns: int) -> bool:

@@ -50,11 +50,6 @@ class RadioModel:
         """What the resource blocks cover."""
         return self.resource_blocks * RESOURCE_BLOCK_HZ
 
-    @property
-    def max_throughput_bps(self) -> float:
-        """What the best radio gets."""
-        return self.bandwidth_hz * self.max_bits_per_hz
-
     def path_loss_db(self, distances_m: PerClient) -> PerClient:
         """Mean loss over the distance, without fading."""
         losses_db: PerClient = 36.7 * np.log10(distances_m) + 22.7 + 26.0 * math.log10(self.carrier_ghz)

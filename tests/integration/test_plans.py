@@ -101,6 +101,9 @@ def test_nothing_fits_is_a_plan_too(service: httpx.Client) -> None:
     [
         ({"throughput_bps": float("nan")}, "/candidates/1/throughput_bps"),
         ({"throughput_bps": float("inf")}, "/candidates/1/throughput_bps"),
+        ({"throughput_bps": 10**400}, "/candidates/1/throughput_bps"),
+        ({"data_samples": float("inf")}, "/candidates/1/data_samples"),
+        ({"data_samples": 10**400}, "/candidates/1/data_samples"),
         ({"throughput_bps": -1}, "/candidates/1/throughput_bps"),
         ({"throughput_bps": 0}, "/candidates/1/throughput_bps"),
         ({"throughput_bps": "1000000"}, "/candidates/1/throughput_bps"),
@@ -142,6 +145,8 @@ def test_a_bad_report_is_named(change: dict[str, Any], param: str, service: http
         ({"resource_blocks": 0}, "/resource_blocks"),
         ({"report_resource_blocks": 0}, "/report_resource_blocks"),
         ({"seed": -1}, "/seed"),
+        ({"seed": 2**53}, "/seed"),
+        ({"round_deadline_s": 10**400}, "/round_deadline_s"),
         ({"candidates": []}, "/candidates"),
         ({"candidates": {}}, "/candidates"),
         ({"unknown": 1}, "/unknown"),

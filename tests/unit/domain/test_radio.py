@@ -13,7 +13,6 @@ def test_path_loss_snr_and_throughput_by_hand() -> None:
     assert snr == pytest.approx(20 - 106.4464 + 174 - 62.55273, abs=1e-3)
     assert radio.throughput_bps(np.array([1.6])) == pytest.approx(1.8e6)  # 1 bit/s/Hz
     assert radio.throughput_bps(np.array([60.0])) == pytest.approx(8.64e6)
-    assert radio.max_throughput_bps == 8.64e6
 
 
 def test_paper_preset_meets_the_published_throughput() -> None:
