@@ -1,20 +1,62 @@
 """The FastAPI application, put together in one place."""
 
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from importlib.metadata import version
 
 from fastapi import FastAPI
 from fastapi_offline import FastAPIOffline
 
-from operator_api.body_limit import BodyLimit
 from operator_api.openapi import install_openapi
 from operator_api.problems import install_problem_handlers
-from operator_api.routes import health, plans
-from services.settings import Settings
+from operator_api.request_context import RequestContext
+from operator_api.routes import (
+    assignments,
+    clients,
+    events,
+    health,
+    keys,
+    plans,
+    reports,
+    rounds,
+    tasks,
+    trainings,
+    updates,
+)
+from operator_api.service import Service
+
+_ROUTERS = (
+    plans.router,
+    clients.router,
+    keys.router,
+    reports.router,
+    tasks.router,
+    tasks.uploads,
+    rounds.router,
+    updates.downloads,
+    updates.uploads,
+    assignments.router,
+    trainings.router,
+    events.router,
+    health.router,
+)
 
 
-def create_app(settings: Settings) -> FastAPI:
-    """Build the API for these settings."""
-    root = settings.api_root
+def create_app(service: Service) -> FastAPI:
+    """Build the API over these parts; it starts their threads and stops them."""
+
+    @asynccontextmanager
+    async def run_parts(app: FastAPI) -> AsyncIterator[None]:  # noqa: ARG001 - FastAPI's signature
+        service.reports.start()
+        service.keeper.start()
+        following = asyncio.create_task(service.hub.run())
+        yield
+        service.hub.close()
+        await following
+        await asyncio.to_thread(service.stop)
+
+    root = service.settings.api_root
     app = FastAPIOffline(
         title="FedCS Operator",
         summary="Client selection and resource-block scheduling for federated learning at the mobile edge.",
@@ -25,11 +67,12 @@ def create_app(settings: Settings) -> FastAPI:
         openapi_url=f"{root}/openapi.json",
         static_url=f"{root}/static-docs",
         swagger_ui_oauth2_redirect_url=f"{root}/docs/oauth2-redirect",
+        lifespan=run_parts,
     )
-    app.state.settings = settings
-    for module in (plans, health):
-        app.include_router(module.router, prefix=root)
-    app.add_middleware(BodyLimit, max_bytes=settings.max_json_bytes)
+    app.state.service = service
+    for router in _ROUTERS:
+        app.include_router(router, prefix=root)
+    app.add_middleware(RequestContext, monitoring=service.monitoring)
     install_problem_handlers(app)
     install_openapi(app)
     return app

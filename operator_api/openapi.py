@@ -1,25 +1,36 @@
-"""What the OpenAPI document says beyond what FastAPI derives: problems, with an example for each cause."""
+"""What the OpenAPI document says beyond what FastAPI derives: keys, and problems with their examples."""
 
 from http import HTTPStatus
 from typing import Any
 
 from fastapi import FastAPI
 
+from operator_api.security import SECURITY_SCHEME, UNAUTHENTICATED_DETAIL
 from services.contract.problems import PROBLEM_MEDIA_TYPE, InvalidParam, Problem
+from services.errors import (
+    ConflictError,
+    FedCSError,
+    NotAllowedError,
+    NotFoundError,
+    TooLargeError,
+    TooManyRequestsError,
+    UnacceptableError,
+)
 
 Responses = dict[int | str, dict[str, Any]]
 
+STATUS_OF: dict[type[FedCSError], HTTPStatus] = {
+    NotFoundError: HTTPStatus.NOT_FOUND,
+    NotAllowedError: HTTPStatus.FORBIDDEN,
+    ConflictError: HTTPStatus.CONFLICT,
+    UnacceptableError: HTTPStatus.UNPROCESSABLE_ENTITY,
+    TooLargeError: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+    TooManyRequestsError: HTTPStatus.TOO_MANY_REQUESTS,
+}
+"""What each kind of error means in HTTP."""
+
 UNAUTHENTICATED = Problem(
-    title="Unauthorized",
-    status=401,
-    cause="UNAUTHENTICATED",
-    detail="Send the header Authorization: Bearer KEY with an operator key.",
-)
-BODY_TOO_LARGE = Problem(
-    title="Request Entity Too Large",
-    status=413,
-    cause="BODY_TOO_LARGE",
-    detail="The body is larger than 67108864 bytes.",
+    title="Unauthorized", status=401, cause="UNAUTHENTICATED", detail=UNAUTHENTICATED_DETAIL
 )
 MALFORMED_JSON = Problem(
     title="Bad Request",
@@ -37,16 +48,14 @@ INVALID_REQUEST = Problem(
     title="Unprocessable Entity",
     status=422,
     cause="INVALID_REQUEST",
-    detail="/candidates/0/throughput_bps: Input should be greater than 0.",
-    invalid_params=[
-        InvalidParam(param="/candidates/0/throughput_bps", reason="Input should be greater than 0")
-    ],
+    detail="/throughput_bps: Input should be greater than 0.",
+    invalid_params=[InvalidParam(param="/throughput_bps", reason="Input should be greater than 0")],
 )
-SCHEDULE_TOO_LONG = Problem(
-    title="Unprocessable Entity",
-    status=422,
-    cause="SCHEDULE_TOO_LONG",
-    detail="the 2 clients that 'fl' takes would need more than 18 years to upload",
+RANGE_NOT_SATISFIABLE = Problem(
+    title="Requested Range Not Satisfiable",
+    status=416,
+    cause="RANGE_NOT_SATISFIABLE",
+    detail="The file has 18300000 bytes.",
 )
 NOT_READY = Problem(
     title="Service Unavailable",
@@ -55,11 +64,21 @@ NOT_READY = Problem(
     detail="disk: 1048576 bytes free, 268435456 wanted",
 )
 
+GUARDED = (UNAUTHENTICATED, NotAllowedError, TooManyRequestsError)
+"""What any operation with a key can answer."""
+JSON_BODY = (MALFORMED_JSON, TooLargeError, UNSUPPORTED_MEDIA_TYPE, INVALID_REQUEST)
+"""What any operation with a JSON body can answer."""
 
-def problems(*examples: Problem) -> Responses:
+
+def status_of(error: type[FedCSError]) -> HTTPStatus:
+    """What an error means in HTTP."""
+    return next(status for kind, status in STATUS_OF.items() if issubclass(error, kind))
+
+
+def problems(*causes: Problem | type[FedCSError]) -> Responses:
     """Response documentation for these problems, grouped by status."""
     responses: Responses = {}
-    for example in examples:
+    for example in map(_as_problem, causes):
         documented = responses.setdefault(
             example.status,
             {
@@ -78,15 +97,33 @@ def problems(*examples: Problem) -> Responses:
 
 
 def install_openapi(app: FastAPI) -> None:
-    """Add the schema that ``problems`` refers to."""
+    """Add the schema that ``problems`` refers to, and how to send a key."""
     derive = app.openapi
 
     def openapi() -> dict[str, Any]:
         document = derive()
+        components = document.setdefault("components", {})
+        components["securitySchemes"] = {
+            SECURITY_SCHEME: {
+                "type": "http",
+                "scheme": "bearer",
+                "description": "An operator's or a client's key; `x-access` says whose an operation takes.",
+            }
+        }
         schema = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
-        schemas = document.setdefault("components", {}).setdefault("schemas", {})
+        schemas = components.setdefault("schemas", {})
         schemas |= schema.pop("$defs")
         schemas["Problem"] = schema
+        # FastAPI's own form of a validation error is never sent.
+        schemas.pop("HTTPValidationError", None)
+        schemas.pop("ValidationError", None)
         return document
 
     app.openapi = openapi  # type: ignore[method-assign]
+
+
+def _as_problem(cause: Problem | type[FedCSError]) -> Problem:
+    if isinstance(cause, Problem):
+        return cause
+    status = status_of(cause)
+    return Problem(title=status.phrase, status=status, cause=cause.cause, detail=cause.example)

@@ -1,6 +1,6 @@
 """Every error leaves the API as a problem (RFC 9457); here each kind gets its status and cause."""
 
-import logging
+import math
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
@@ -9,31 +9,26 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
+from operator_api.openapi import status_of
 from services.contract.problems import PROBLEM_MEDIA_TYPE, InvalidParam, Problem
-from services.errors import FedCSError, ScheduleTooLongError
-
-_log = logging.getLogger(__name__)
+from services.errors import FedCSError, SlotNotOpenError, TooManyRequestsError
 
 _MOST_INVALID_PARAMS = 20
-
-_STATUS_OF: Mapping[type[FedCSError], HTTPStatus] = {
-    ScheduleTooLongError: HTTPStatus.UNPROCESSABLE_ENTITY,
-}
 
 _CAUSE_OF: Mapping[HTTPStatus, str] = {
     HTTPStatus.UNAUTHORIZED: "UNAUTHENTICATED",
     HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "BODY_TOO_LARGE",
+    HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE: "RANGE_NOT_SATISFIABLE",
     HTTPStatus.SERVICE_UNAVAILABLE: "NOT_READY",
 }
 """Other causes are the names of their status."""
 
 
 def install_problem_handlers(app: FastAPI) -> None:
-    """Answer every exception with a problem."""
+    """Answer every exception with a problem; bugs are for the outermost layer, ``request_context``."""
     app.add_exception_handler(FedCSError, _refused)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(RequestValidationError, _invalid_request)
-    app.add_exception_handler(Exception, _bug)
 
 
 def problem_response(
@@ -57,7 +52,10 @@ def problem_response(
 
 def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, FedCSError)
-    return problem_response(_STATUS_OF[type(error)], error.cause, str(error))
+    headers = {}
+    if isinstance(error, (SlotNotOpenError, TooManyRequestsError)):
+        headers["Retry-After"] = str(max(math.ceil(error.retry_after_s), 1))
+    return problem_response(status_of(type(error)), error.cause, str(error), headers=headers)
 
 
 def _http_error(request: Request, error: Exception) -> Response:
@@ -94,13 +92,16 @@ def _invalid_request(request: Request, error: Exception) -> Response:
 
 
 def _param(error: Mapping[str, Any]) -> str:
-    """Where in the body it is; a validator of a whole list says with ``within`` which item it means."""
-    path = [*error["loc"][1:], *error.get("ctx", {}).get("within", ())]
+    """Where in the body it is; a validator of a whole says with ``within`` which part of it it means."""
+    where, *path = error["loc"]
+    if where != "body":
+        return str(path[0])
+    path += error.get("ctx", {}).get("within", ())
     return "".join(f"/{str(step).replace('~', '~0').replace('/', '~1')}" for step in path)
 
 
-def _bug(request: Request, error: Exception) -> Response:
-    _log.error("unhandled error in %s %s", request.method, request.url.path, exc_info=error)
+def bug_response() -> Response:
+    """What a caller is told of a bug: nothing."""
     return problem_response(
         HTTPStatus.INTERNAL_SERVER_ERROR,
         "INTERNAL_ERROR",

@@ -1,48 +1,139 @@
-"""Who is calling: keys in the ``Authorization: Bearer`` header.
+"""Who is calling, and what they may do: keys in the ``Authorization: Bearer`` header.
 
-A route of ours is authenticated by its class, before its body is read: FastAPI would read and parse up to the
-limit of megabytes for anyone, and only then ask the dependencies.
+Every route says with ``access`` who may call it; the same words are in the OpenAPI document. It is enforced
+by the route's class, before the body is read: FastAPI would read and parse up to the limit of megabytes for
+anyone, and only then ask the dependencies. A route that says nothing cannot be built.
 """
 
-import hashlib
-import hmac
 from collections.abc import Callable, Coroutine
+from enum import StrEnum
 from typing import Any
 
+import structlog
 from fastapi import HTTPException, Request, Response
+from fastapi.concurrency import run_in_threadpool
 from fastapi.routing import APIRoute
-from fastapi.security import HTTPBearer
+from limits.storage import MemoryStorage
+from limits.strategies import FixedWindowRateLimiter
 
-from operator_api.openapi import UNAUTHENTICATED
+from operator_api.body_limit import with_body_limit
+from services.access import Principal, Scope, digest_of, key_id_of, same_key
+from services.errors import NotAllowedError, TooManyRequestsError
 from services.settings import Settings
+from services.storage.database import Database
 
-operator_key = HTTPBearer(description="An operator key.", scheme_name="OperatorKey")
-"""As a dependency it documents the key; by then the route has checked it."""
+SECURITY_SCHEME = "ApiKey"
+UNAUTHENTICATED_DETAIL = "Send the header Authorization: Bearer KEY with a valid key."
 
 
-class OperatorRoute(APIRoute):
-    """A route for operators only."""
+class Access(StrEnum):
+    """Who may call an operation."""
+
+    OPEN = "open"
+    """Anyone, without a key."""
+    READ = "operator:read"
+    """An operator key of any scope."""
+    MANAGE = "operator:manage"
+    """An operator key that may act."""
+    CLIENT = "client"
+    """A client's key, for what is its own."""
+
+
+_ALLOWS = {
+    Scope.READ: {Access.READ},
+    Scope.MANAGE: {Access.READ, Access.MANAGE},
+    Scope.CLIENT: {Access.CLIENT},
+}
+
+
+def access(*who: Access) -> dict[str, Any]:
+    """Say who may call a route, as its ``openapi_extra``."""
+    security: list[dict[str, list[str]]] = [] if Access.OPEN in who else [{SECURITY_SCHEME: []}]
+    return {"x-access": [one.value for one in who], "security": security}
+
+
+class Guard:
+    """Checks keys, what they are good for, and how often they come."""
+
+    def __init__(self, settings: Settings, database: Database) -> None:
+        self._operator_digest = digest_of(settings.operator_key.get_secret_value())
+        self._database = database
+        self._limiter = FixedWindowRateLimiter(MemoryStorage())
+        self._client_limit, self._operator_limit = settings.rate_limits
+
+    async def identify(self, request: Request) -> Principal:
+        """The holder of the key that came with a request."""
+        principal = await self._holder(bearer_text(request))
+        if principal is None:
+            raise HTTPException(401, UNAUTHENTICATED_DETAIL, headers={"WWW-Authenticate": "Bearer"})
+        self._count(principal)
+        return principal
+
+    async def _holder(self, text: str) -> Principal | None:
+        if same_key(text, self._operator_digest):
+            return Principal("operator", Scope.MANAGE)
+        key_id = key_id_of(text)
+        return None if key_id is None else await run_in_threadpool(self._look_up, key_id, text)
+
+    def _look_up(self, key_id: str, text: str) -> Principal | None:
+        with self._database.reading() as store:
+            key = store.keys.find(key_id)
+        if key is None or not same_key(text, key.digest):
+            return None
+        return Principal(key.key_id, key.scope, key.client_id)
+
+    def _count(self, principal: Principal) -> None:
+        limit = self._client_limit if principal.scope is Scope.CLIENT else self._operator_limit
+        if not self._limiter.hit(limit, principal.key_id):
+            raise TooManyRequestsError(f"This key may ask {limit}.", float(limit.get_expiry()))
+
+
+def bearer_text(request: Request) -> str:
+    """The text of the key that came with a request; empty if none did."""
+    scheme, _, text = request.headers.get("Authorization", "").partition(" ")
+    return text.strip() if scheme.lower() == "bearer" else ""
+
+
+def authorise(principal: Principal, allowed: frozenset[str]) -> None:
+    """Refuse a key that is not for this operation."""
+    if not allowed & {one.value for one in _ALLOWS[principal.scope]}:
+        raise NotAllowedError(
+            f"This operation is for {' or '.join(sorted(allowed))}; the key is for neither."
+        )
+
+
+class GuardedRoute(APIRoute):
+    """A route that says who may call it, and lets nobody else in."""
+
+    takes_models = False
+    """Whether its body is a model, streamed, rather than JSON."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Check the key, then do what any route does."""
+        """Check the key and the size of the body, then do what any route does."""
         handle = super().get_route_handler()
+        assert self.openapi_extra, f"{self.path} does not say who may call it"
+        allowed = frozenset(self.openapi_extra["x-access"])
 
-        async def authenticate_and_handle(request: Request) -> Response:
-            _require_operator(request)
-            return await handle(request)
+        async def guarded(request: Request) -> Response:
+            settings: Settings = request.app.state.service.settings
+            if Access.OPEN not in allowed:
+                principal = await request.app.state.service.guard.identify(request)
+                structlog.contextvars.bind_contextvars(key_id=principal.key_id)
+                authorise(principal, allowed)
+                request.state.principal = principal
+            max_bytes = settings.max_model_bytes if self.takes_models else settings.max_json_bytes
+            return await handle(with_body_limit(request, max_bytes))
 
-        return authenticate_and_handle
+        return guarded
 
 
-def _require_operator(request: Request) -> None:
-    settings: Settings = request.app.state.settings
-    scheme, _, given = request.headers.get("Authorization", "").partition(" ")
-    if scheme.lower() != "bearer" or not _same_key(given, settings.operator_key.get_secret_value()):
-        raise HTTPException(401, UNAUTHENTICATED.detail, headers={"WWW-Authenticate": "Bearer"})
+class ModelRoute(GuardedRoute):
+    """A guarded route whose body is a model."""
+
+    takes_models = True
 
 
-def _same_key(given: str, expected: str) -> bool:
-    """Compare digests, so that neither the time taken nor the length tells anything."""
-    return hmac.compare_digest(
-        hashlib.sha256(given.encode()).digest(), hashlib.sha256(expected.encode()).digest()
-    )
+def require_client(principal: Principal, client_id: str) -> None:
+    """Refuse a client's key for anything of another client."""
+    if principal.scope is Scope.CLIENT and principal.client_id != client_id:
+        raise NotAllowedError(f"This key acts for the client {principal.client_id!r} only.")

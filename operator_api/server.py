@@ -4,28 +4,34 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
-from copy import deepcopy
 from types import FrameType
-from typing import Any
 
 import uvicorn
-from uvicorn.config import LOGGING_CONFIG
 
 from operator_api.app import create_app
+from operator_api.logs import set_up_logs
+from operator_api.service import Service, bootstrap
 from services.errors import SettingsError
 from services.settings import Settings
 
+_LONGEST_GOODBYE_S = 10
 
-class _AnnouncedServer(uvicorn.Server):
-    """Tells when it has begun to answer."""
 
-    def __init__(self, config: uvicorn.Config, announce: Callable[[], None]) -> None:
+class _Server(uvicorn.Server):
+    """Tells when it has begun to answer, and lets those go who wait when it ends."""
+
+    def __init__(self, config: uvicorn.Config, service: Service, announce: Callable[[], None]) -> None:
         super().__init__(config)
+        self._service = service
         self._announce = announce
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self._announce()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._service.hub.close()
+        await super().shutdown(sockets)
 
 
 def run_api(settings: Settings, announce: Callable[[str], None]) -> None:
@@ -33,22 +39,23 @@ def run_api(settings: Settings, announce: Callable[[str], None]) -> None:
     listening = _listen(settings.host, settings.port)
     host, port = listening.getsockname()[:2]
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}{settings.api_root}"
-    config = uvicorn.Config(create_app(settings), log_config=_log_config(), server_header=False)
+    set_up_logs()
+    service = bootstrap(settings)
+    config = uvicorn.Config(
+        create_app(service),
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=_LONGEST_GOODBYE_S,
+    )
     # uvicorn shuts down on SIGTERM and then raises it again, which is no reason to fail.
     signal.signal(signal.SIGTERM, _exit_quietly)
     try:
-        _AnnouncedServer(config, lambda: announce(url)).run(sockets=[listening])
+        _Server(config, service, lambda: announce(url)).run(sockets=[listening])
     except KeyboardInterrupt:
         pass
     finally:
         listening.close()
-
-
-def _log_config() -> dict[str, Any]:
-    """Standard output is for the announcement; all logs go to standard error."""
-    config = deepcopy(LOGGING_CONFIG)
-    config["handlers"]["access"]["stream"] = "ext://sys.stderr"
-    return config
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Annotated
 
+from limits import RateLimitItem, parse
 from pydantic import AfterValidator, Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
@@ -11,6 +12,7 @@ from services.operator_key import find_or_make_key
 
 _MIN_KEY_CHARACTERS = 24
 _MIN_DISTINCT_CHARACTERS = 8
+_DAY_S = 24 * 3600.0
 
 
 def _strong_key(key: SecretStr) -> SecretStr:
@@ -25,7 +27,18 @@ def _strong_key(key: SecretStr) -> SecretStr:
     return key
 
 
+def _rate(text: str) -> str:
+    try:
+        parse(text)
+    except ValueError as error:
+        raise ValueError("say a rate such as 50/second or 1000/minute") from error
+    return text
+
+
 OperatorKey = Annotated[SecretStr, AfterValidator(_strong_key)]
+Rate = Annotated[str, AfterValidator(_rate)]
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Bytes = Annotated[int, Field(ge=1)]
 
 
 class Settings(BaseSettings):
@@ -39,8 +52,30 @@ class Settings(BaseSettings):
     """Prefix of every path, e.g. ``/fedcs/v1``."""
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = 8000
-    max_json_bytes: Annotated[int, Field(ge=1)] = 64 * 1024 * 1024
+    database_url: str = Field(
+        default_factory=lambda settings: f"sqlite:///{settings['data_dir']}/fedcs.sqlite"
+    )
+    model_store: Path = Field(default_factory=lambda settings: settings["data_dir"] / "models")
+    broker_url: str | None = None
+    """Where workers are woken up; without one, jobs wait until there is."""
+
+    max_json_bytes: Bytes = 64 * 1024 * 1024
+    max_model_bytes: Bytes = 512 * 1024 * 1024
+    """Of an initial model or an update."""
     min_free_disk_bytes: Annotated[int, Field(ge=0)] = 256 * 1024 * 1024
+    client_rate_limit: Rate = "50/second"
+    operator_rate_limit: Rate = "10000/second"
+    metrics_open: bool = True
+    """Whether ``/metrics`` answers without a key."""
+
+    report_retention_s: Seconds = 30 * _DAY_S
+    event_retention_s: Seconds = 30 * _DAY_S
+    idempotency_retention_s: Seconds = _DAY_S
+
+    @property
+    def rate_limits(self) -> tuple[RateLimitItem, RateLimitItem]:
+        """What a client's key may ask for, and what an operator's."""
+        return parse(self.client_rate_limit), parse(self.operator_rate_limit)
 
 
 class EmbeddedSettings(Settings):

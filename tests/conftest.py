@@ -1,12 +1,43 @@
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
 
+from tests.databases import KINDS, new_database, postgres_server
 from tests.running_service import running_service
 
 
 @pytest.fixture(scope="session")
+def postgres_url() -> Iterator[str]:
+    """A PostgreSQL server for all tests; ``new_database`` makes databases in it."""
+    with postgres_server() as url:
+        yield url
+
+
+@pytest.fixture(params=KINDS)
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An empty database of each kind."""
+    url = request.getfixturevalue("postgres_url") if request.param == "postgresql" else ""
+    return new_database(request.param, tmp_path, url)
+
+
+@pytest.fixture(scope="session")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    """A service on SQLite that tests share: each makes its own clients and tasks."""
     with running_service(tmp_path_factory.mktemp("data")) as client:
+        yield client
+
+
+@pytest.fixture(scope="session", params=KINDS)
+def service_on_each(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[httpx.Client]:
+    """A shared service on each kind of database."""
+    if request.param == "sqlite":
+        yield request.getfixturevalue("service")
+        return
+    directory = tmp_path_factory.mktemp("data")
+    url = new_database(request.param, directory, request.getfixturevalue("postgres_url"))
+    with running_service(directory, database_url=url) as client:
         yield client

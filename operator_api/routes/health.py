@@ -1,43 +1,116 @@
-"""``GET /healthz`` and ``GET /readyz``: is the process alive, and can it do its work."""
+"""``GET /healthz``, ``/readyz``, ``/metrics``: is the process alive, can it work, how is it doing."""
 
 import shutil
 from typing import Literal
 
-from fastapi import APIRouter, HTTPException
-from pydantic import BaseModel
+from fastapi import APIRouter, HTTPException, Request, Response
+from fastapi.concurrency import run_in_threadpool
+from pydantic import BaseModel, ConfigDict
+from sqlalchemy.exc import SQLAlchemyError
 
-from operator_api.dependencies import SettingsDep
-from operator_api.openapi import NOT_READY, problems
+from operator_api.dependencies import ServiceDep
+from operator_api.openapi import NOT_READY, UNAUTHENTICATED, Responses, problems
+from operator_api.security import Access, GuardedRoute, access, authorise
+from operator_api.service import Service
+from services.errors import NotAllowedError
+from services.storage.database import describe_failure
+from services.storage.migration import is_up_to_date
 
-router = APIRouter(tags=["health"])
+router = APIRouter(tags=["health"], route_class=GuardedRoute)
 
 
 class Alive(BaseModel):
     """The process answers."""
 
+    model_config = ConfigDict(json_schema_extra={"examples": [{"status": "alive"}]})
+
     status: Literal["alive"] = "alive"
 
 
 class Ready(BaseModel):
-    """The process can do its work."""
+    """The process can do its work. `degraded`: it can, but workers are not woken up."""
 
-    status: Literal["ready"] = "ready"
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "status": "ready",
+                    "checks": {"database": "ok", "migrations": "ok", "disk": "ok", "broker": "ok"},
+                }
+            ]
+        }
+    )
+
+    status: Literal["ready", "degraded"]
     checks: dict[str, str]
 
 
-@router.get("/healthz", summary="Liveness")
-def is_alive() -> Alive:
+@router.get("/healthz", summary="Liveness", openapi_extra=access(Access.OPEN))
+async def is_alive() -> Alive:
     """Answer as long as the process can."""
     return Alive()
 
 
-@router.get("/readyz", summary="Readiness", responses=problems(NOT_READY))
-def is_ready(settings: SettingsDep) -> Ready:
-    """Check what the service depends on."""
+@router.get("/readyz", summary="Readiness", openapi_extra=access(Access.OPEN), responses=problems(NOT_READY))
+def is_ready(service: ServiceDep) -> Ready:
+    """Check what the service depends on. Without a broker it still takes and keeps everything: `degraded`."""
+    broker = service.publisher.state()
+    checks = {
+        "database": _check_database(service),
+        "migrations": "ok",
+        "disk": _check_disk(service),
+        "broker": broker,
+    }
+    return Ready(status="ready" if broker == "ok" else "degraded", checks=checks)
+
+
+@router.get(
+    "/metrics",
+    summary="Metrics for Prometheus",
+    response_class=Response,
+    openapi_extra=access(Access.OPEN),
+    responses=Responses(
+        {
+            200: {
+                "description": "Metrics in the text format of Prometheus.",
+                "content": {
+                    "text/plain": {
+                        "schema": {"type": "string"},
+                        "example": 'fedcs_rounds{state="collecting"} 1.0',
+                    }
+                },
+            }
+        }
+    )
+    | problems(UNAUTHENTICATED, NotAllowedError),
+)
+async def get_metrics(request: Request, service: ServiceDep) -> Response:
+    """What an operator would want an alarm for. With `FEDCS_METRICS_OPEN=false` it takes an operator key."""
+    if not service.settings.metrics_open:
+        authorise(await service.guard.identify(request), frozenset({Access.READ}))
+    return Response(
+        await run_in_threadpool(service.monitoring.text),
+        media_type="text/plain; version=0.0.4; charset=utf-8",
+    )
+
+
+def _check_database(service: Service) -> str:
     try:
-        free_bytes = shutil.disk_usage(settings.data_dir).free
-    except OSError as error:
-        raise HTTPException(503, f"disk: {settings.data_dir}: {error.strerror}") from error
-    if free_bytes < settings.min_free_disk_bytes:
-        raise HTTPException(503, f"disk: {free_bytes} bytes free, {settings.min_free_disk_bytes} wanted")
-    return Ready(checks={"disk": "ok"})
+        up_to_date = is_up_to_date(service.database)
+    except SQLAlchemyError as error:
+        raise HTTPException(503, f"database: {describe_failure(error)}") from error
+    if not up_to_date:
+        raise HTTPException(503, "migrations: the database has the shape of another version")
+    return "ok"
+
+
+def _check_disk(service: Service) -> str:
+    settings = service.settings
+    for directory in (settings.data_dir, settings.model_store):
+        try:
+            free_bytes = shutil.disk_usage(directory).free
+        except OSError as error:
+            raise HTTPException(503, f"disk: {directory}: {error.strerror}") from error
+        if free_bytes < settings.min_free_disk_bytes:
+            raise HTTPException(503, f"disk: {free_bytes} bytes free, {settings.min_free_disk_bytes} wanted")
+    return "ok"

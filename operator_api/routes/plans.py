@@ -1,34 +1,21 @@
 """``POST /plans``: a stateless what-if."""
 
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter
 
-from operator_api.openapi import (
-    BODY_TOO_LARGE,
-    INVALID_REQUEST,
-    MALFORMED_JSON,
-    SCHEDULE_TOO_LONG,
-    UNAUTHENTICATED,
-    UNSUPPORTED_MEDIA_TYPE,
-    problems,
-)
+from operator_api.openapi import GUARDED, JSON_BODY, problems
 from operator_api.planning import plan_round
-from operator_api.security import OperatorRoute, operator_key
+from operator_api.security import Access, GuardedRoute, access
 from services.contract.plans import PlanRequest, PlanResponse
+from services.errors import ScheduleTooLongError
 
-router = APIRouter(tags=["planning"], route_class=OperatorRoute, dependencies=[Depends(operator_key)])
+router = APIRouter(tags=["planning"], route_class=GuardedRoute)
 
 
 @router.post(
     "/plans",
     summary="Plan a round",
-    responses=problems(
-        MALFORMED_JSON,
-        UNAUTHENTICATED,
-        BODY_TOO_LARGE,
-        UNSUPPORTED_MEDIA_TYPE,
-        INVALID_REQUEST,
-        SCHEDULE_TOO_LONG,
-    ),
+    openapi_extra=access(Access.READ),
+    responses=problems(*GUARDED, *JSON_BODY, ScheduleTooLongError),
 )
 def create_plan(request: PlanRequest) -> PlanResponse:
     """Select clients from the candidates given and schedule their uploads. Nothing is stored."""

@@ -1,12 +1,17 @@
 """The Gantt chart of a round: distribution, updates in parallel, uploads one after another."""
 
+from collections.abc import Sequence
 from io import BytesIO
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from services.contract.plans import PlanRequest, PlanResponse, Slot
+from services.contract.rounds import ScheduleResponse
+
+Terms: TypeAlias = PlanRequest | ScheduleResponse
+Plan: TypeAlias = PlanResponse | ScheduleResponse
 
 MOST_ROWS = 150
 """More would not be readable; the title says how many there are."""
@@ -17,7 +22,7 @@ _UPLOAD = "#1b4f72"
 _DEADLINE = "#b3261e"
 
 
-def draw_gantt(request: PlanRequest, plan: PlanResponse, file_format: Literal["png", "svg"]) -> bytes:
+def draw_gantt(request: Terms, plan: Plan, file_format: Literal["png", "svg"]) -> bytes:
     """Draw a planned round in round time."""
     shown = plan.slots[:MOST_ROWS]
     figure = Figure(figsize=(10, 1.6 + 0.26 * max(len(shown), 3)), dpi=120, layout="constrained")
@@ -41,7 +46,7 @@ def draw_gantt(request: PlanRequest, plan: PlanResponse, file_format: Literal["p
     return picture.getvalue()
 
 
-def _draw_slots(axes: Axes, request: PlanRequest, slots: list[Slot], updates_begin_s: float) -> None:
+def _draw_slots(axes: Axes, request: Terms, slots: Sequence[Slot], updates_begin_s: float) -> None:
     rows = range(len(slots))
     distribution_s = updates_begin_s - request.selection_s
     axes.barh(
@@ -71,6 +76,6 @@ def _label(slot: Slot) -> str:
     return f"{slot.order}  {name}".replace("$", r"\$")
 
 
-def _title(plan: PlanResponse, shown: int) -> str:
+def _title(plan: Plan, shown: int) -> str:
     title = f"{plan.policy}: {len(plan.slots)} clients, done after {plan.total_s:.1f} s"
     return title if shown == len(plan.slots) else f"{title} (the first {shown} shown)"

@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
+from pydantic import AfterValidator, AwareDatetime, BeforeValidator, Field, WithJsonSchema
 
 from services.domain.selection import POLICIES
 
@@ -11,7 +11,7 @@ MAX_MODEL_BYTES = 10**13
 MAX_RESOURCE_BLOCKS = 1000
 
 
-def _whole_if_integral(value: object) -> object:
+def whole_if_integral(value: object) -> object:
     """JSON knows one kind of number: 200.0 is the whole number 200."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
@@ -22,7 +22,9 @@ def _known_policy(name: str) -> str:
     return name
 
 
-_INTEGRAL = BeforeValidator(_whole_if_integral)
+_INTEGRAL = BeforeValidator(whole_if_integral)
+_NAME = r"^[A-Za-z0-9_.-]+$"
+_PRINTABLE = r"^[^\x00-\x1f\x7f]*$"
 
 ClientId = Annotated[
     str, Field(min_length=1, max_length=128, pattern=r"^[^\x00-\x1f\x7f]+$", examples=["c1"])
@@ -32,6 +34,24 @@ PolicyName = Annotated[
     AfterValidator(_known_policy),
     WithJsonSchema({"type": "string", "enum": list(POLICIES)}),
 ]
+TaskId = Annotated[str, Field(min_length=1, max_length=64, pattern=_NAME, examples=["task-8f14e45fceea167a"])]
+RoundId = Annotated[
+    str, Field(min_length=1, max_length=64, pattern=_NAME, examples=["round-c9f0f895fb98ab91"])
+]
+TrainingId = Annotated[
+    str, Field(min_length=1, max_length=64, pattern=_NAME, examples=["training-45c48cce2e2d7fbd"])
+]
+KeyId = Annotated[str, Field(min_length=1, max_length=32, pattern=_NAME, examples=["d3d9446802a44259"])]
+Name = Annotated[str, Field(max_length=128, pattern=_PRINTABLE)]
+ImportName = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9_.:/-]+$")]
+Labels = Annotated[
+    dict[
+        Annotated[str, Field(min_length=1, max_length=64, pattern=_NAME)],
+        Annotated[str, Field(max_length=128, pattern=_PRINTABLE)],
+    ],
+    Field(max_length=32, examples=[{"vehicle": "bus"}]),
+]
+Timestamp = Annotated[AwareDatetime, Field(strict=False, examples=["2026-01-01T12:00:00Z"])]
 Duration = Annotated[float, Field(ge=0, le=MAX_DURATION_S, allow_inf_nan=False)]
 PositiveDuration = Annotated[float, Field(gt=0, le=MAX_DURATION_S, allow_inf_nan=False)]
 Rate = Annotated[float, Field(gt=0, le=1e15, allow_inf_nan=False)]
@@ -39,4 +59,8 @@ DataSamples = Annotated[int, Field(ge=0, le=10**12), _INTEGRAL]
 ResourceBlocks = Annotated[int, Field(ge=1, le=MAX_RESOURCE_BLOCKS), _INTEGRAL]
 ModelSize = Annotated[int, Field(ge=1, le=MAX_MODEL_BYTES), _INTEGRAL]
 LocalEpochs = Annotated[int, Field(ge=1, le=100_000), _INTEGRAL]
+Fraction = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1, le=10**9), _INTEGRAL]
+LearningRate = Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
+PartitionIndex = Annotated[int, Field(ge=0, le=10**9), _INTEGRAL]
 Seed = Annotated[int, Field(ge=0, le=2**53 - 1), _INTEGRAL]  # every JSON parser keeps it exact

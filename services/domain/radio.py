@@ -44,6 +44,8 @@ class RadioModel:
     shadow_fading_db: float = 0.0
     snr_loss_db: float = 1.6
     max_bits_per_hz: float = 4.8
+    reference_signal_dbm: float = 18.2
+    """Per resource element: 46 dBm over the 600 subcarriers of a 10 MHz carrier."""
 
     @property
     def bandwidth_hz(self) -> int:
@@ -83,3 +85,18 @@ def place_clients(
     if placement is Placement.AREA:
         draws = np.sqrt(draws)
     return np.maximum(radius_m * draws, min_distance_m)
+
+
+def throughput_from_sinr(radio: RadioModel, reported: int) -> float:
+    """Throughput at an RS-SINR as terminals report it (3GPP TS 36.133): steps of 0.5 dB from -23 dB."""
+    sinr_db = -23.0 + 0.5 * reported
+    return float(radio.throughput_bps(np.array([sinr_db]))[0])
+
+
+def throughput_from_rsrp(radio: RadioModel, reported: int) -> float:
+    """Throughput at an RSRP as terminals report it (3GPP TS 36.133): steps of 1 dB from -140 dBm.
+
+    What the base station's reference signal loses on its way down, the terminal's signal loses on its way up.
+    """
+    loss_db = radio.reference_signal_dbm - (-140.0 + reported)
+    return float(radio.throughput_bps(radio.snr_db(np.array([loss_db])))[0])

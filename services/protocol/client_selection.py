@@ -3,6 +3,7 @@
 Estimate what each candidate needs, let the policy choose, schedule the chosen, explain the others.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from services.domain.nanoseconds import to_ns
 from services.domain.optimum import optimal_order
 from services.domain.resources import (
+    EstimatedTimes,
     LocalWork,
     Positions,
     ResourceReports,
@@ -48,6 +50,8 @@ class LeftOut:
 class RoundPlan:
     """The outcome of Client Selection."""
 
+    times: EstimatedTimes
+    """Of every candidate."""
     schedule: Schedule
     left_out: list[LeftOut]
     most_clients: int
@@ -55,7 +59,7 @@ class RoundPlan:
 
 
 def select_clients(
-    reports: ResourceReports, terms: RoundTerms, policy: SelectionPolicy, seed: int
+    reports: ResourceReports, terms: RoundTerms, policy: SelectionPolicy, seed: int | Sequence[int]
 ) -> RoundPlan:
     """Select from the candidates with data, and schedule the selected."""
     times = estimate_times(reports, terms.work)
@@ -68,6 +72,7 @@ def select_clients(
             f"the {len(order)} clients that {policy.name!r} takes would need more than 18 years to upload"
         )
     return RoundPlan(
+        times=times,
         schedule=build_schedule(order, times),
         left_out=_explain(selection, with_data, len(reports)),
         most_clients=len(optimal_order(eligible, terms.available_ns)),

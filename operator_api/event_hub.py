@@ -1,0 +1,121 @@
+"""One look at the database for all who wait in this process: event streams and long polls.
+
+The newest events are kept at hand. Streams read from there; who resumes from further back reads from the
+database. Nobody who waits holds a thread or a connection.
+"""
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from itertools import islice
+
+import structlog
+from fastapi.concurrency import run_in_threadpool
+from sqlalchemy.exc import SQLAlchemyError
+
+from services.storage.database import Database
+from services.storage.events import Event
+
+_POLL_S = 0.25
+_AT_HAND = 10_000
+_PAGE = 500
+
+_log = structlog.get_logger(__name__)
+
+
+class EventHub:
+    """Tells those who wait what has happened."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._recent: deque[Event] = deque(maxlen=_AT_HAND)
+        self._last = 0
+        self._news = asyncio.Event()
+        self._round_news = asyncio.Event()
+        self._poke = asyncio.Event()
+        self._closed = False
+
+    async def run(self) -> None:
+        """Follow the database until cancelled; commits of this process are noticed at once."""
+        loop = asyncio.get_running_loop()
+        self._database.when_committed(lambda: _call_soon(loop, self._poke.set))
+        self._last = await run_in_threadpool(self._last_number)
+        while not self._closed:
+            try:
+                while await self._take_new():
+                    pass
+            except SQLAlchemyError:
+                _log.exception("events cannot be read")
+                await asyncio.sleep(1)
+            await self.wait(self._poke, _POLL_S)
+            self._poke.clear()
+
+    def close(self) -> None:
+        """Let all who wait go: the process ends."""
+        self._closed = True
+        self._wake(rounds=True)
+
+    async def follow(self, after: int | None) -> AsyncIterator[Event]:
+        """The events after a number and then those to come; from now on if there is no number."""
+        position = self._last if after is None else after
+        while not self._closed:
+            news = self._news
+            found = await self._after(position)
+            for event in found:
+                position = event.number
+                yield event
+            if not found:
+                await news.wait()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the process ends."""
+        return self._closed
+
+    def next_round_change(self) -> asyncio.Event:
+        """What will be set when something happens to any round after now."""
+        return self._round_news
+
+    async def wait(self, change: asyncio.Event, timeout_s: float) -> None:
+        """Wait for a change, or for so long."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(change.wait(), timeout_s)
+
+    async def _after(self, position: int) -> list[Event]:
+        if position >= self._last:
+            return []
+        first = self._recent[0].number if self._recent else self._last + 1
+        if position + 1 < first:
+            return await run_in_threadpool(self._read_after, position)
+        skip = position + 1 - first
+        return list(islice(self._recent, skip, skip + _PAGE))
+
+    async def _take_new(self) -> bool:
+        """Read what is new; whether there may be more."""
+        new = await run_in_threadpool(self._read_after, self._last)
+        if new:
+            self._recent.extend(new)
+            self._last = new[-1].number
+            self._wake(rounds=any(event.kind.startswith("round.") for event in new))
+        return len(new) == _PAGE
+
+    def _wake(self, *, rounds: bool) -> None:
+        self._news.set()
+        self._news = asyncio.Event()
+        if rounds:
+            self._round_news.set()
+            self._round_news = asyncio.Event()
+
+    def _last_number(self) -> int:
+        with self._database.reading() as store:
+            return store.events.last_number()
+
+    def _read_after(self, number: int) -> list[Event]:
+        with self._database.reading() as store:
+            return list(store.events.after(number, _PAGE))
+
+
+def _call_soon(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(callback)

@@ -1,0 +1,120 @@
+"""Models over HTTP: streamed in with a digest, handed out with ``ETag`` and ``Range``."""
+
+import base64
+import binascii
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Annotated
+
+from fastapi import Header, HTTPException, Request, Response
+from fastapi.concurrency import run_in_threadpool
+from starlette.background import BackgroundTask
+from starlette.requests import ClientDisconnect
+from starlette.responses import FileResponse, MalformedRangeHeader, RangeNotSatisfiable
+
+from operator_api.openapi import Responses
+from services.errors import DigestMismatchError, TooLargeError
+from services.storage.model_store import IncomingBlob, ModelStore
+
+SAFETENSORS = "application/octet-stream"
+_BUFFER_BYTES = 256 * 1024
+_DIGEST = (
+    r"^(?:[a-z0-9-]+=:[A-Za-z0-9+/=]*:, *)*sha-256=:[A-Za-z0-9+/]{43}=:(?:, *[a-z0-9-]+=:[A-Za-z0-9+/=]*:)*$"
+)
+_DIGEST_EXAMPLE = "sha-256=:LCa0a2j/xo/5m0U8HTBBNBNCLXBkg7+g+YpeiGJm564=:"
+
+ContentDigest = Annotated[
+    str, Header(pattern=_DIGEST, description="SHA-256 of the body (RFC 9530).", examples=[_DIGEST_EXAMPLE])
+]
+IfNoneMatch = Annotated[str | None, Header(description="Answer 304 if the model has this ETag.")]
+
+MODEL_BODY = {
+    "requestBody": {
+        "required": True,
+        "content": {SAFETENSORS: {"schema": {"type": "string", "format": "binary"}}},
+    }
+}
+MODEL_FILE: Responses = {
+    200: {
+        "description": "The model.",
+        "content": {SAFETENSORS: {"schema": {"type": "string", "format": "binary"}}},
+        "headers": {"ETag": {"description": "The SHA-256 of the file.", "schema": {"type": "string"}}},
+    },
+    206: {
+        "description": "The range asked for.",
+        "content": {SAFETENSORS: {"schema": {"type": "string", "format": "binary"}}},
+    },
+    304: {"description": "The model has the ETag given."},
+}
+
+
+class ModelFile(FileResponse):
+    """A file whose refusals of a range are problems like all others."""
+
+    @classmethod
+    def _parse_range_header(cls, http_range: str, file_size: int) -> list[tuple[int, int]]:
+        try:
+            return super()._parse_range_header(http_range, file_size)
+        except MalformedRangeHeader:
+            return []  # RFC 9110: what is no range is ignored
+        except RangeNotSatisfiable as error:
+            raise HTTPException(
+                416, f"The file has {file_size} bytes.", headers={"Content-Range": f"bytes */{file_size}"}
+            ) from error
+
+
+def send_model(
+    path: Path, digest: str, if_none_match: str | None, after: BackgroundTask | None = None
+) -> Response:
+    """The model, or that it has not changed."""
+    etag = f'"{digest}"'
+    headers = {"ETag": etag, "Cache-Control": "private, no-cache"}
+    if if_none_match is not None and (if_none_match.strip() == "*" or etag in if_none_match):
+        return Response(status_code=304, headers=headers)
+    return ModelFile(path, media_type=SAFETENSORS, headers=headers, background=after)
+
+
+def announced_sha256(content_digest: str) -> str:
+    """The digest in hex, out of the header."""
+    found = re.search(r"sha-256=:([^:]*):", content_digest)
+    assert found, "checked by the header's pattern"
+    try:
+        return base64.b64decode(found[1], validate=True).hex()
+    except binascii.Error as error:
+        raise DigestMismatchError("Content-Digest is not valid base64.") from error
+
+
+@asynccontextmanager
+async def receive_model(
+    request: Request, store: ModelStore, *, max_bytes: int, content_digest: str | None
+) -> AsyncIterator[IncomingBlob]:
+    """Stream the body into a temporary file and compare its digest; unless it is kept, it goes."""
+    incoming = store.receive()
+    blob = await run_in_threadpool(incoming.__enter__)
+    try:
+        await _stream(request, blob, max_bytes)
+        if content_digest is not None and blob.digest != announced_sha256(content_digest):
+            raise DigestMismatchError(
+                "The body does not have the SHA-256 digest that Content-Digest announces."
+            )
+        yield blob
+    finally:
+        await run_in_threadpool(incoming.__exit__, None, None, None)
+
+
+async def _stream(request: Request, blob: IncomingBlob, max_bytes: int) -> None:
+    buffer = bytearray()
+    try:
+        async for chunk in request.stream():
+            if blob.size_bytes + len(buffer) + len(chunk) > max_bytes:
+                raise TooLargeError(f"The body is larger than {max_bytes} bytes.")
+            buffer += chunk
+            if len(buffer) >= _BUFFER_BYTES:
+                await run_in_threadpool(blob.write, buffer)
+                buffer = bytearray()
+    except ClientDisconnect as error:
+        raise HTTPException(400, "The connection ended before the body did.") from error
+    if buffer:
+        await run_in_threadpool(blob.write, buffer)

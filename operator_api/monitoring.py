@@ -1,0 +1,107 @@
+"""What an operator would want an alarm for, as Prometheus metrics.
+
+States are counted in the database when asked for, so every process gives the same answer; what flows through
+this process is counted as it flows.
+"""
+
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from services.domain.jobs import JobKind
+from services.storage.database import Database
+
+
+class Monitoring:
+    """The metrics of this process, and those of the service."""
+
+    def __init__(self, database: Database) -> None:
+        self._registry = CollectorRegistry()
+        self._registry.register(_States(database))
+        self._updates = Counter(
+            "fedcs_updates", "Updates by what became of them.", ["outcome"], registry=self._registry
+        )
+        for outcome in ("received", "repeated", "late", "rejected"):
+            self._updates.labels(outcome)
+        self._upload_bytes = Counter(
+            "fedcs_upload_bytes", "Bytes of accepted updates.", registry=self._registry
+        )
+        self._lateness = Histogram(
+            "fedcs_slot_lateness_seconds",
+            "End of an upload after the end of its slot; below zero: before.",
+            buckets=(-60, -10, -1, 0, 1, 5, 10, 30, 60, 300),
+            registry=self._registry,
+        )
+        self._expiries = Counter(
+            "fedcs_lease_expiries", "Jobs whose worker was not heard of.", ["kind"], registry=self._registry
+        )
+        for kind in JobKind:
+            self._expiries.labels(kind.value)
+        self._requests = Histogram(
+            "fedcs_http_request_seconds",
+            "Time to answer.",
+            ["method", "route", "status"],
+            registry=self._registry,
+        )
+
+    def text(self) -> bytes:
+        """All of them, as Prometheus reads them."""
+        return generate_latest(self._registry)
+
+    def update_received(self, size_bytes: int, lateness_s: float) -> None:
+        """An update was accepted."""
+        self._updates.labels("received").inc()
+        self._upload_bytes.inc(size_bytes)
+        self._lateness.observe(lateness_s)
+
+    def update_not_received(self, outcome: str) -> None:
+        """An update was ``repeated``, ``late`` or ``rejected``."""
+        self._updates.labels(outcome).inc()
+
+    def lease_expired(self, kind: JobKind) -> None:
+        """A worker was not heard of in time."""
+        self._expiries.labels(kind.value).inc()
+
+    def request_answered(self, method: str, route: str, status: int, seconds: float) -> None:
+        """A request was answered."""
+        self._requests.labels(method, route, str(status)).observe(seconds)
+
+
+class _States(Collector):
+    """Asks the database when it is asked."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def describe(self) -> list[Metric]:
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        with self._database.reading() as store:
+            counts = store.counts.take()
+            oldest = store.jobs.oldest_unpublished()
+        yield _by("fedcs_rounds", "Rounds by state.", "state", counts.rounds)
+        yield _by("fedcs_tasks", "Tasks by state.", "state", counts.tasks)
+        yield _by("fedcs_jobs", "Jobs by state.", "state", counts.jobs)
+        yield _by("fedcs_open_slots", "Slots of open rounds by outcome.", "outcome", counts.open_slots)
+        yield _by(
+            "fedcs_model_accuracy", "Of each task's newest evaluated model.", "task_id", counts.accuracy
+        )
+        yield GaugeMetricFamily("fedcs_clients", "Enrolled clients.", counts.clients)
+        yield CounterMetricFamily(
+            "fedcs_selected_clients", "Clients selected in all rounds.", counts.selected
+        )
+        age_s = 0.0 if oldest is None else (datetime.now(UTC) - oldest).total_seconds()
+        yield GaugeMetricFamily(
+            "fedcs_oldest_unpublished_job_seconds", "How long it has waited for the broker.", age_s
+        )
+
+
+def _by(name: str, text: str, label: str, values: Mapping[str, float]) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(name, text, labels=[label])
+    for value, number in values.items():
+        family.add_metric([value], number)
+    return family

@@ -1,0 +1,209 @@
+"""``/clients``: enrolment, and what is known of each client."""
+
+import secrets
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Query, Request, Response
+
+from operator_api.dependencies import OnceDep, PagingDep, PrincipalDep, ServiceDep
+from operator_api.openapi import GUARDED, INVALID_REQUEST, JSON_BODY, problems
+from operator_api.paging import PAGED, answer_page
+from operator_api.security import Access, GuardedRoute, access, require_client
+from services.access import ApiKey, Scope, make_key
+from services.contract.clients import (
+    ClientKeyRequest,
+    ClientResponse,
+    EnrolmentBatchRequest,
+    EnrolmentBatchResponse,
+    EnrolmentRequest,
+    EnrolmentResponse,
+    NewKeyResponse,
+    TrackRecordResponse,
+)
+from services.contract.fields import ClientId
+from services.contract.reports import ReportResponse
+from services.errors import ClientExistsError, ClientNotFoundError, IdempotencyKeyReusedError
+from services.protocol.aggregation import drop_client
+from services.storage.clients import Client, TrackRecord
+from services.storage.database import UnitOfWork
+
+router = APIRouter(tags=["clients"], route_class=GuardedRoute)
+
+ClientPath = Annotated[ClientId, Path()]
+
+
+@router.post(
+    "/clients",
+    summary="Enrol a client",
+    status_code=201,
+    response_model=EnrolmentResponse,
+    openapi_extra=access(Access.MANAGE),
+    responses=problems(*GUARDED, *JSON_BODY, ClientExistsError, IdempotencyKeyReusedError),
+)
+def enrol_client(body: EnrolmentRequest, once: OnceDep) -> Response:
+    """Let a client take part. Its key is shown in this answer only."""
+    return once.answer(201, lambda uow, now: _enrol(uow, [body], now)[0])
+
+
+@router.post(
+    "/clients/batch",
+    summary="Enrol many clients",
+    status_code=201,
+    response_model=EnrolmentBatchResponse,
+    openapi_extra=access(Access.MANAGE),
+    responses=problems(*GUARDED, *JSON_BODY, ClientExistsError, IdempotencyKeyReusedError),
+)
+def enrol_clients(body: EnrolmentBatchRequest, once: OnceDep) -> Response:
+    """Enrol up to 10,000 clients: all of them, or none."""
+    return once.answer(201, lambda uow, now: EnrolmentBatchResponse(clients=_enrol(uow, body.clients, now)))
+
+
+@router.get(
+    "/clients",
+    summary="List clients",
+    openapi_extra=access(Access.READ),
+    responses=PAGED | problems(*GUARDED, INVALID_REQUEST),
+)
+def list_clients(
+    request: Request,
+    response: Response,
+    service: ServiceDep,
+    paging: PagingDep,
+    label: Annotated[
+        list[Annotated[str, Query(pattern=r"^[A-Za-z0-9_.-]{1,64}=[^\x00-\x1f\x7f]{0,128}$")]] | None,
+        Query(
+            description="Only those with this label, as `name=value`.",
+            max_length=32,
+            examples=[["vehicle=bus"]],
+        ),
+    ] = None,
+) -> Sequence[ClientResponse]:
+    """The enrolled clients, in the order of their enrolment."""
+    labels = dict(one.split("=", 1) for one in label or ())
+    with service.database.reading() as store:
+        found = store.clients.page(paging, labels)
+        records = store.clients.track_records([client.client_id for client in found.items])
+        return answer_page(
+            request, response, paging, found, lambda client: _response(client, records[client.client_id])
+        )
+
+
+@router.get(
+    "/clients/{client_id}",
+    summary="Show a client",
+    openapi_extra=access(Access.READ),
+    responses=problems(*GUARDED, INVALID_REQUEST, ClientNotFoundError),
+)
+def get_client(client_id: ClientPath, service: ServiceDep) -> ClientResponse:
+    """One client, with how well its reports told what it would do."""
+    with service.database.reading() as store:
+        return _response(store.clients.get(client_id), store.clients.track_records([client_id])[client_id])
+
+
+@router.delete(
+    "/clients/{client_id}",
+    summary="Remove a client",
+    status_code=204,
+    openapi_extra=access(Access.MANAGE),
+    responses=problems(*GUARDED, INVALID_REQUEST, ClientNotFoundError),
+)
+def remove_client(client_id: ClientPath, service: ServiceDep) -> None:
+    """Forget a client, its keys and its reports. Rounds do not wait for it any more; their record stays."""
+    now = datetime.now(UTC)
+    with service.database.unit_of_work() as uow:
+        for round_ in uow.rounds.open_for(client_id):
+            drop_client(uow, client_id, round_.round_id, now)
+        uow.clients.remove(client_id)
+        uow.events.record("client.removed", now, client_id=client_id)
+        uow.commit()
+
+
+@router.get(
+    "/clients/{client_id}/reports",
+    summary="List a client's reports",
+    openapi_extra=access(Access.READ, Access.CLIENT),
+    responses=PAGED | problems(*GUARDED, INVALID_REQUEST, ClientNotFoundError),
+)
+def list_reports(
+    client_id: ClientPath,
+    request: Request,
+    response: Response,
+    service: ServiceDep,
+    principal: PrincipalDep,
+    paging: PagingDep,
+) -> Sequence[ReportResponse]:
+    """A client's resource reports, newest first."""
+    require_client(principal, client_id)
+    with service.database.reading() as store:
+        found = store.reports.page(store.clients.get(client_id).serial, paging)
+    return answer_page(
+        request,
+        response,
+        paging,
+        found,
+        lambda report: ReportResponse.model_validate(report, from_attributes=True),
+    )
+
+
+@router.post(
+    "/clients/{client_id}/keys",
+    summary="Make a further key for a client",
+    status_code=201,
+    response_model=NewKeyResponse,
+    openapi_extra=access(Access.MANAGE, Access.CLIENT),
+    responses=problems(*GUARDED, *JSON_BODY, ClientNotFoundError, IdempotencyKeyReusedError),
+)
+def make_client_key(
+    client_id: ClientPath, body: ClientKeyRequest, once: OnceDep, principal: PrincipalDep
+) -> Response:
+    """To change a key: make a new one, use it, and revoke the old one."""
+    require_client(principal, client_id)
+
+    def make(uow: UnitOfWork, now: datetime) -> NewKeyResponse:
+        client = uow.clients.get(client_id)
+        new = make_key()
+        kept = ApiKey(new.key_id, new.digest, Scope.CLIENT, body.name, now, client_id)
+        uow.keys.add([kept], {client_id: client.serial})
+        return NewKeyResponse(
+            key_id=new.key_id,
+            name=body.name,
+            scope=Scope.CLIENT,
+            client_id=client_id,
+            created_at=now,
+            revoked_at=None,
+            api_key=new.text,
+        )
+
+    return once.answer(201, make)
+
+
+def _enrol(uow: UnitOfWork, asked: Sequence[EnrolmentRequest], now: datetime) -> list[EnrolmentResponse]:
+    labels = {one.client_id or f"client-{secrets.token_hex(8)}": one.labels for one in asked}
+    serials = uow.clients.add(labels, now)
+    keys = {client_id: make_key() for client_id in labels}
+    kept = [
+        ApiKey(key.key_id, key.digest, Scope.CLIENT, "", now, client_id) for client_id, key in keys.items()
+    ]
+    uow.keys.add(kept, serials)
+    uow.events.record("clients.enrolled", now, number=len(labels))
+    return [
+        EnrolmentResponse(
+            client_id=client_id,
+            labels=own,
+            enrolled_at=now,
+            key_id=keys[client_id].key_id,
+            api_key=keys[client_id].text,
+        )
+        for client_id, own in labels.items()
+    ]
+
+
+def _response(client: Client, record: TrackRecord) -> ClientResponse:
+    return ClientResponse(
+        client_id=client.client_id,
+        labels=dict(client.labels),
+        enrolled_at=client.enrolled_at,
+        record=TrackRecordResponse.model_validate(record, from_attributes=True),
+    )

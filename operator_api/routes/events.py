@@ -1,0 +1,38 @@
+"""``GET /events``: every change of state, as it happens."""
+
+from collections.abc import AsyncIterable
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Query
+from fastapi.sse import EventSourceResponse, ServerSentEvent
+
+from operator_api.dependencies import ServiceDep
+from operator_api.openapi import GUARDED, INVALID_REQUEST, problems
+from operator_api.security import Access, GuardedRoute, access
+from services.contract.events import EventResponse
+from services.contract.fields import RoundId, TaskId
+
+router = APIRouter(tags=["events"], route_class=GuardedRoute)
+
+
+@router.get(
+    "/events",
+    summary="Follow what happens",
+    response_class=EventSourceResponse,
+    openapi_extra=access(Access.READ),
+    responses=problems(*GUARDED, INVALID_REQUEST),
+)
+async def follow_events(
+    service: ServiceDep,
+    task_id: Annotated[TaskId | None, Query(description="Only events of this task.")] = None,
+    round_id: Annotated[RoundId | None, Query(description="Only events of this round.")] = None,
+    last_event_id: Annotated[
+        int | None,
+        Header(ge=0, le=2**63 - 1, description="Resume after this event; 0 for all that are kept."),
+    ] = None,
+) -> AsyncIterable[ServerSentEvent]:
+    """Server-sent events; the `id` of each is the number to resume after."""
+    async for event in service.hub.follow(last_event_id):
+        if task_id in (None, event.task_id) and round_id in (None, event.round_id):
+            shown = EventResponse.model_validate(event)
+            yield ServerSentEvent(raw_data=shown.model_dump_json(), event=event.kind, id=str(event.number))

@@ -1,0 +1,81 @@
+"""``/trainings``: hosted local training for simulated clients."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Response
+
+from operator_api.dependencies import OnceDep, ServiceDep
+from operator_api.model_files import MODEL_FILE, IfNoneMatch, send_model
+from operator_api.openapi import GUARDED, INVALID_REQUEST, JSON_BODY, RANGE_NOT_SATISFIABLE, problems
+from operator_api.security import Access, GuardedRoute, access
+from services.contract.fields import TrainingId
+from services.contract.trainings import TrainingRequest, TrainingResponse
+from services.errors import (
+    IdempotencyKeyReusedError,
+    NotSelectedError,
+    RoundNotCollectingError,
+    RoundNotFoundError,
+    TrainingNotDoneError,
+    TrainingNotFoundError,
+)
+from services.protocol.hosted_training import request_training
+
+router = APIRouter(tags=["trainings"], route_class=GuardedRoute)
+
+TrainingPath = Annotated[TrainingId, Path()]
+
+
+@router.post(
+    "/trainings",
+    summary="Train in a simulated client's place",
+    status_code=202,
+    response_model=TrainingResponse,
+    openapi_extra=access(Access.MANAGE),
+    responses=problems(
+        *GUARDED,
+        *JSON_BODY,
+        NotSelectedError,
+        RoundNotFoundError,
+        RoundNotCollectingError,
+        IdempotencyKeyReusedError,
+    ),
+)
+def create_training(body: TrainingRequest, once: OnceDep) -> Response:
+    """A worker trains; fetch the update and upload it when the device's time has come."""
+    return once.answer(
+        202,
+        lambda uow, now: TrainingResponse.model_validate(
+            request_training(uow, body.round_id, body.client_id, body.partition, now)
+        ),
+    )
+
+
+@router.get(
+    "/trainings/{training_id}",
+    summary="Show a training",
+    openapi_extra=access(Access.READ),
+    responses=problems(*GUARDED, INVALID_REQUEST, TrainingNotFoundError),
+)
+def get_training(training_id: TrainingPath, service: ServiceDep) -> TrainingResponse:
+    """How far a training is."""
+    with service.database.reading() as store:
+        return TrainingResponse.model_validate(store.trainings.get(training_id))
+
+
+@router.get(
+    "/trainings/{training_id}/update",
+    summary="Download a trained update",
+    response_class=Response,
+    openapi_extra=access(Access.READ),
+    responses=MODEL_FILE
+    | problems(*GUARDED, INVALID_REQUEST, TrainingNotFoundError, TrainingNotDoneError, RANGE_NOT_SATISFIABLE),
+)
+def download_update(
+    training_id: TrainingPath, service: ServiceDep, if_none_match: IfNoneMatch = None
+) -> Response:
+    """The update that a worker trained, as safetensors."""
+    with service.database.reading() as store:
+        training = store.trainings.get(training_id)
+    if training.digest is None:
+        raise TrainingNotDoneError(f"The training is {training.state}.")
+    return send_model(service.models.path_of(training.digest), training.digest, if_none_match)

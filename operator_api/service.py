@@ -1,0 +1,55 @@
+"""Everything one API process is made of, put together in one place."""
+
+from dataclasses import dataclass
+
+from operator_api.event_hub import EventHub
+from operator_api.keeper import Keeper
+from operator_api.monitoring import Monitoring
+from operator_api.publisher import Publisher
+from operator_api.report_writer import ReportWriter
+from operator_api.security import Guard
+from services.settings import Settings
+from services.storage.database import Database
+from services.storage.migration import migrate
+from services.storage.model_store import LocalModelStore, ModelStore
+
+
+@dataclass(frozen=True)
+class Service:
+    """The parts of one API process."""
+
+    settings: Settings
+    database: Database
+    models: ModelStore
+    guard: Guard
+    hub: EventHub
+    reports: ReportWriter
+    publisher: Publisher
+    keeper: Keeper
+    monitoring: Monitoring
+
+    def stop(self) -> None:
+        """End the threads, finish what was accepted, close the database."""
+        self.keeper.stop()
+        self.reports.stop()
+        self.database.close()
+
+
+def bootstrap(settings: Settings) -> Service:
+    """Build the parts, and bring the database to its newest shape."""
+    database = Database(settings.database_url)
+    migrate(database)
+    models = LocalModelStore(settings.model_store)
+    monitoring = Monitoring(database)
+    publisher = Publisher(settings.broker_url)
+    return Service(
+        settings=settings,
+        database=database,
+        models=models,
+        guard=Guard(settings, database),
+        hub=EventHub(database),
+        reports=ReportWriter(database),
+        publisher=publisher,
+        keeper=Keeper(settings, database, models, publisher=publisher, monitoring=monitoring),
+        monitoring=monitoring,
+    )

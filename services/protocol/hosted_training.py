@@ -1,0 +1,62 @@
+"""Hosted local training: a worker trains in a simulated client's place; the simulator uploads the result."""
+
+from datetime import datetime
+
+from services.domain.jobs import Job, JobKind
+from services.domain.rounds import UPLOAD_STATES
+from services.domain.trainings import Training, TrainingState
+from services.errors import NotSelectedError, RoundNotCollectingError
+from services.protocol.moves import lock_round
+from services.protocol.ports import Store, Stored
+
+
+def request_training(store: Store, round_id: str, client_id: str, partition: int, now: datetime) -> Training:
+    """Ask for a selected client's training; once asked for, it is the same training again."""
+    task, round_ = lock_round(store, round_id)
+    if store.rounds.slot(round_.serial, client_id) is None:
+        raise NotSelectedError(f"The client {client_id!r} was not selected for the round {round_id!r}.")
+    if known := store.trainings.of_client(round_, client_id):
+        return known
+    if round_.state not in UPLOAD_STATES:
+        raise RoundNotCollectingError(f"The round is {round_.state}.")
+    training = store.trainings.add(round_, client_id, partition, now)
+    store.jobs.add(
+        JobKind.TRAIN_CLIENT,
+        {"training_id": training.training_id},
+        task_serial=task.serial,
+        round_serial=round_.serial,
+        now=now,
+    )
+    store.events.record(
+        "training.waiting",
+        now,
+        task_id=task.task_id,
+        round_id=round_id,
+        client_id=client_id,
+        training_id=training.training_id,
+    )
+    return training
+
+
+def finish_training(store: Store, claimed: Job, training: Training, blob: Stored, now: datetime) -> bool:
+    """Take the update that a worker trained; false if the job is no longer its own."""
+    task, round_ = lock_round(store, training.round_id)
+    if not store.jobs.finish(claimed, now):
+        return False
+    store.trainings.end(
+        training.training_id,
+        state=TrainingState.DONE,
+        ended_at=now,
+        digest=blob.digest,
+        size_bytes=blob.size_bytes,
+    )
+    store.rounds.change(round_, active_at=now)
+    store.events.record(
+        "training.done",
+        now,
+        task_id=task.task_id,
+        round_id=training.round_id,
+        client_id=training.client_id,
+        training_id=training.training_id,
+    )
+    return True

@@ -1,0 +1,254 @@
+"""What the steps of the protocol need to be kept, and by whom: implemented in ``services.storage``."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from services.domain.evaluation import Evaluation
+from services.domain.jobs import Job, JobKind
+from services.domain.resources import ResourceReports
+from services.domain.rounds import Candidate, Round, Slot
+from services.domain.tasks import Task, TaskTerms
+from services.domain.trainings import Training
+
+Serials = npt.NDArray[np.int64]
+
+
+class Stored(Protocol):
+    """Bytes in the model store."""
+
+    @property
+    def digest(self) -> str:
+        """SHA-256, in hex."""
+        ...
+
+    @property
+    def size_bytes(self) -> int:
+        """How many they are."""
+        ...
+
+
+class ClientsPort(Protocol):
+    """The enrolled clients."""
+
+    def number_with(self, labels: Mapping[str, str]) -> int:
+        """How many have these labels."""
+        ...
+
+    def at_ranks(self, labels: Mapping[str, str], ranks: Serials) -> tuple[Serials, list[str]]:
+        """Serials and ids of those at these places among the clients with these labels."""
+        ...
+
+
+class ReportsPort(Protocol):
+    """The resource reports."""
+
+    def newest(
+        self,
+        client_serials: Serials,
+        task_serial: int,
+        *,
+        observed_since: datetime,
+        received_since: datetime | None,
+    ) -> tuple[Serials, ResourceReports]:
+        """The newest fresh report of each, and whose they are as places in ``client_serials``."""
+        ...
+
+
+class TasksPort(Protocol):
+    """The tasks."""
+
+    def add(self, terms: TaskTerms, now: datetime) -> Task:
+        """Begin one."""
+        ...
+
+    def get(self, task_id: str, *, lock: bool = False) -> Task:
+        """One of them; with ``lock`` nobody else changes it, or anything that is part of it, meanwhile."""
+        ...
+
+    def running(self) -> list[Task]:
+        """Those that may want another round."""
+        ...
+
+    def change(self, task: Task, **values: object) -> Task:
+        """Set what is kept of it."""
+        ...
+
+
+class ModelsPort(Protocol):
+    """The versions of the tasks' models."""
+
+    def put(self, task: Task, version: int, blob: Any, now: datetime) -> Stored:
+        """Keep a version."""
+        ...
+
+    def get(self, task_serial: int, version: int) -> Stored:
+        """One version."""
+        ...
+
+    def add_evaluation(self, task: Task, evaluation: Evaluation) -> None:
+        """Keep how good a version is."""
+        ...
+
+    def evaluation(self, task_serial: int, version: int) -> Evaluation | None:
+        """How good a version is, if that is known."""
+        ...
+
+
+class RoundsPort(Protocol):
+    """The rounds, their candidates, slots and updates."""
+
+    def add(self, task_serial: int, number: int, **values: object) -> Round:
+        """Open one."""
+        ...
+
+    def get(self, round_id: str) -> Round:
+        """One of them."""
+        ...
+
+    def change(self, round_: Round, **values: object) -> Round:
+        """Set what is kept of it."""
+        ...
+
+    def open_of(self, task_serial: int) -> Round | None:
+        """The task's round that is not over."""
+        ...
+
+    def last_of(self, task_serial: int) -> Round | None:
+        """The task's newest round."""
+        ...
+
+    def asked_clients(self, round_serial: int) -> tuple[Serials, list[str], list[str]]:
+        """Serials and ids of the candidates still enrolled; ids of those that are not."""
+        ...
+
+    def set_candidates(self, round_: Round, rows: Sequence[dict[str, object]]) -> None:
+        """Record the candidates."""
+        ...
+
+    def add_slots(self, round_: Round, planned: Sequence[Slot]) -> None:
+        """Record who was selected."""
+        ...
+
+    def candidate(self, round_serial: int, client_id: str) -> Candidate | None:
+        """One candidate."""
+        ...
+
+    def slot(self, round_serial: int, client_id: str) -> Slot | None:
+        """A client's slot."""
+        ...
+
+    def slots(self, round_serial: int) -> list[Slot]:
+        """All slots, in upload order."""
+        ...
+
+    def change_slot(self, round_serial: int, client_id: str, **values: object) -> None:
+        """Set what is kept of a slot."""
+        ...
+
+    def settle_slots(self, round_serial: int) -> None:
+        """Give every pending slot its outcome."""
+        ...
+
+    def pending_slots(self, round_serial: int) -> int:
+        """How many slots have no outcome yet."""
+        ...
+
+    def add_update(
+        self, round_serial: int, client_id: str, blob: Any, data_samples: int, now: datetime
+    ) -> None:
+        """Record an accepted update."""
+        ...
+
+    def update_of(self, round_serial: int, client_id: str) -> Stored | None:
+        """A client's accepted update."""
+        ...
+
+
+class TrainingsPort(Protocol):
+    """The hosted trainings."""
+
+    def add(self, round_: Round, client_id: str, partition: int, now: datetime) -> Training:
+        """Ask for one."""
+        ...
+
+    def of_client(self, round_: Round, client_id: str) -> Training | None:
+        """That of a client in a round."""
+        ...
+
+    def end(self, training_id: str, **values: object) -> None:
+        """Set how one ended."""
+        ...
+
+    def cancel(self, round_: Round, now: datetime) -> None:
+        """Take back those that wait."""
+        ...
+
+
+class JobsPort(Protocol):
+    """The work for the trainer."""
+
+    def add(
+        self,
+        kind: JobKind,
+        subject: Mapping[str, str],
+        *,
+        task_serial: int,
+        now: datetime,
+        round_serial: int | None = None,
+    ) -> Job:
+        """Ask for work."""
+        ...
+
+    def finish(self, claimed: Job, now: datetime) -> bool:
+        """Mark as done; false if another has it now."""
+        ...
+
+    def put_back(self, claimed: Job, error: str, now: datetime) -> bool:
+        """Give back after a failure; false if another has it now."""
+        ...
+
+    def cancel(self, *, task_serial: int | None = None, round_serial: int | None = None) -> None:
+        """Take back what is unfinished."""
+        ...
+
+
+class EventsPort(Protocol):
+    """What happened."""
+
+    def record(
+        self,
+        kind: str,
+        now: datetime,
+        *,
+        task_id: str | None = None,
+        round_id: str | None = None,
+        client_id: str | None = None,
+        **data: Any,
+    ) -> None:
+        """Note what this transaction changes."""
+        ...
+
+
+class Store(Protocol):
+    """One transaction on all of it."""
+
+    @property
+    def clients(self) -> ClientsPort: ...  # noqa: D102
+    @property
+    def reports(self) -> ReportsPort: ...  # noqa: D102
+    @property
+    def tasks(self) -> TasksPort: ...  # noqa: D102
+    @property
+    def models(self) -> ModelsPort: ...  # noqa: D102
+    @property
+    def rounds(self) -> RoundsPort: ...  # noqa: D102
+    @property
+    def trainings(self) -> TrainingsPort: ...  # noqa: D102
+    @property
+    def jobs(self) -> JobsPort: ...  # noqa: D102
+    @property
+    def events(self) -> EventsPort: ...  # noqa: D102

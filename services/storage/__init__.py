@@ -1,0 +1,1 @@
+"""What is kept: tables, repositories, the unit of work, and the store of models."""

