@@ -70,9 +70,10 @@ def create_app(service: Service) -> FastAPI:
         lifespan=run_parts,
     )
     app.state.service = service
+    app.state.routes = [route for router in _ROUTERS for route in router.routes]
     for router in _ROUTERS:
         app.include_router(router, prefix=root)
     app.add_middleware(RequestContext, monitoring=service.monitoring)
     install_problem_handlers(app)
-    install_openapi(app)
+    install_openapi(app, root)
     return app

@@ -10,13 +10,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from cryptography.fernet import Fernet
+from cryptography.fernet import Fernet, InvalidToken
 from fastapi import Response
 from pydantic import BaseModel
 from sqlalchemy.exc import IntegrityError
 
 from services.access import Principal
-from services.errors import IdempotencyKeyReusedError
+from services.errors import ConflictError, IdempotencyKeyReusedError
 from services.storage.database import Database, UnitOfWork
 from services.storage.idempotency import SavedAnswer
 
@@ -37,7 +37,7 @@ class Once:
         """Act and commit, or give the answer of the first time."""
         try:
             return self._answer(status, act)
-        except IntegrityError:
+        except (IntegrityError, ConflictError):
             if self.key is None:
                 raise
             return self._answer(status, act)  # the same request came twice at once, and the other was first
@@ -59,7 +59,13 @@ class Once:
     def _repeat(self, saved: SavedAnswer) -> Response:
         if saved.fingerprint != self._fingerprint():
             raise IdempotencyKeyReusedError(f"The Idempotency-Key {self.key!r} was used for another request.")
-        return Response(self._seal().decrypt(saved.answer), saved.status, media_type="application/json")
+        try:
+            content = self._seal().decrypt(saved.answer)
+        except InvalidToken as error:  # FEDCS_OPERATOR_KEY was another one then
+            raise IdempotencyKeyReusedError(
+                f"The Idempotency-Key {self.key!r} was used before the caller's key was changed."
+            ) from error
+        return Response(content, saved.status, media_type="application/json")
 
     def _fingerprint(self) -> bytes:
         return hashlib.sha256(self.request).digest()

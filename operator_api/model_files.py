@@ -19,15 +19,17 @@ from services.errors import DigestMismatchError, TooLargeError
 from services.storage.model_store import IncomingBlob, ModelStore
 
 SAFETENSORS = "application/octet-stream"
-_BUFFER_BYTES = 256 * 1024
+_BUFFER_BYTES = 128 * 1024
 _DIGEST = (
     r"^(?:[a-z0-9-]+=:[A-Za-z0-9+/=]*:, *)*sha-256=:[A-Za-z0-9+/]{43}=:(?:, *[a-z0-9-]+=:[A-Za-z0-9+/=]*:)*$"
 )
 _DIGEST_EXAMPLE = "sha-256=:LCa0a2j/xo/5m0U8HTBBNBNCLXBkg7+g+YpeiGJm564=:"
 
-ContentDigest = Annotated[
-    str, Header(pattern=_DIGEST, description="SHA-256 of the body (RFC 9530).", examples=[_DIGEST_EXAMPLE])
-]
+_CONTENT_DIGEST = Header(
+    pattern=_DIGEST, description="SHA-256 of the body (RFC 9530).", examples=[_DIGEST_EXAMPLE]
+)
+ContentDigest = Annotated[str, _CONTENT_DIGEST]
+OptionalContentDigest = Annotated[str | None, _CONTENT_DIGEST]
 IfNoneMatch = Annotated[str | None, Header(description="Answer 304 if the model has this ETag.")]
 
 MODEL_BODY = {
@@ -72,7 +74,7 @@ def send_model(
     etag = f'"{digest}"'
     headers = {"ETag": etag, "Cache-Control": "private, no-cache"}
     if if_none_match is not None and (if_none_match.strip() == "*" or etag in if_none_match):
-        return Response(status_code=304, headers=headers)
+        return Response(status_code=304, headers=headers, background=after)
     return ModelFile(path, media_type=SAFETENSORS, headers=headers, background=after)
 
 

@@ -1,5 +1,7 @@
 """What the OpenAPI document says beyond what FastAPI derives: keys, and problems with their examples."""
 
+import re
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
 
@@ -96,8 +98,26 @@ def problems(*causes: Problem | type[FedCSError]) -> Responses:
     return responses
 
 
-def install_openapi(app: FastAPI) -> None:
-    """Add the schema that ``problems`` refers to, and how to send a key."""
+def links(status: int, *targets: tuple[str, Mapping[str, str]]) -> Responses:
+    """Documentation of what can follow an answer of this status.
+
+    Each target is an operation such as ``GET /tasks/{task_id}``, with what to send there: parameters by
+    name, and as ``body.name`` what goes into the body; values are OpenAPI runtime expressions.
+    """
+    return {status: {"links": {_link_name(operation): _link(operation, to) for operation, to in targets}}}
+
+
+def together(*documented: Responses) -> Responses:
+    """The documentation of responses, in one; of the same status, what each says."""
+    responses: Responses = {}
+    for one in documented:
+        for status, said in one.items():
+            responses[status] = responses.get(status, {}) | said
+    return responses
+
+
+def install_openapi(app: FastAPI, root: str) -> None:
+    """Add the schema that ``problems`` refers to, where ``links`` lead, and how to send a key."""
     derive = app.openapi
 
     def openapi() -> dict[str, Any]:
@@ -114,12 +134,39 @@ def install_openapi(app: FastAPI) -> None:
         schemas = components.setdefault("schemas", {})
         schemas |= schema.pop("$defs")
         schemas["Problem"] = schema
+        _resolve_links(document, root)
         # FastAPI's own form of a validation error is never sent.
         schemas.pop("HTTPValidationError", None)
         schemas.pop("ValidationError", None)
         return document
 
     app.openapi = openapi  # type: ignore[method-assign]
+
+
+def _link_name(operation: str) -> str:
+    return re.sub(r"[^A-Za-z0-9]+", "_", operation).strip("_")
+
+
+def _link(operation: str, to: Mapping[str, str]) -> dict[str, Any]:
+    body = {name.removeprefix("body."): value for name, value in to.items() if name.startswith("body.")}
+    parameters = {name: value for name, value in to.items() if not name.startswith("body.")}
+    given = {"parameters": parameters, "requestBody": body}
+    return {"operationId": operation} | {name: value for name, value in given.items() if value}
+
+
+def _resolve_links(document: dict[str, Any], root: str) -> None:
+    """Name the operations that links lead to by the ids that FastAPI gave them."""
+    ids = {
+        f"{method.upper()} {path.removeprefix(root)}": operation["operationId"]
+        for path, operations in document["paths"].items()
+        for method, operation in operations.items()
+    }
+    for operations in document["paths"].values():
+        for operation in operations.values():
+            for response in operation["responses"].values():
+                for link in response.get("links", {}).values():
+                    if link["operationId"] not in ids.values():  # the document is kept, and comes here again
+                        link["operationId"] = ids[link["operationId"]]
 
 
 def _as_problem(cause: Problem | type[FedCSError]) -> Problem:

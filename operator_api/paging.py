@@ -3,8 +3,10 @@
 import math
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, TypeVar
+from urllib.parse import quote
 
 from fastapi import Query, Request, Response
+from starlette.datastructures import URL
 
 from services.storage.rows import Page, Paging
 
@@ -42,8 +44,9 @@ def answer_page(
         pages["prev"] = min(paging.page - 1, last)
     if paging.page < last:
         pages["next"] = paging.page + 1
+    url = URL(scope={**request.scope, "path": quote(request.scope["path"])})
     links = [
-        f'<{request.url.include_query_params(page=page, per_page=paging.per_page)}>; rel="{relation}"'
+        f'<{url.include_query_params(page=page, per_page=paging.per_page)}>; rel="{relation}"'
         for relation, page in pages.items()
     ]
     response.headers["Link"] = ", ".join(links)

@@ -62,7 +62,22 @@ def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     status = HTTPStatus(error.status_code)
     cause = _CAUSE_OF.get(status, status.name)
-    return problem_response(status, cause, error.detail, headers=error.headers)
+    headers = dict(error.headers or {})
+    if status is HTTPStatus.METHOD_NOT_ALLOWED:
+        headers["Allow"] = ", ".join(_allowed_methods(request) or ("GET", "HEAD"))  # else it is a file
+    return problem_response(status, cause, error.detail, headers=headers)
+
+
+def _allowed_methods(request: Request) -> list[str]:
+    """Of all routes on this path (Starlette names those of the first only); the plainest path wins."""
+    path = request.scope["path"].removeprefix(request.app.state.service.settings.api_root)
+    found = [
+        (len(match.groupdict()), route)
+        for route in request.app.state.routes
+        if (match := route.path_regex.match(path))
+    ]
+    fewest = min((variables for variables, _ in found), default=0)
+    return sorted({method for variables, route in found if variables == fewest for method in route.methods})
 
 
 def _invalid_request(request: Request, error: Exception) -> Response:

@@ -7,15 +7,16 @@ next batch gathers, so the cost of a commit is shared by all who wait.
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from queue import Empty, SimpleQueue
 from threading import Thread
 
 import structlog
 from sqlalchemy.exc import IntegrityError
 
-from services.contract.reports import ReportResponse
-from services.errors import ClientNotFoundError, FedCSError, TaskNotFoundError
-from services.storage.database import Database, UnitOfWork
+from operator_api.reporting import add_reports
+from services.contract.reports import ReportRequest
+from services.storage.database import Database
 
 _LARGEST_BATCH = 1000
 
@@ -24,8 +25,8 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True)
 class _Waiting:
-    report: ReportResponse
-    done: asyncio.Future[None]
+    report: ReportRequest
+    done: asyncio.Future[datetime]
     loop: asyncio.AbstractEventLoop
 
 
@@ -46,12 +47,12 @@ class ReportWriter:
         self._queue.put(None)
         self._thread.join()
 
-    async def store(self, report: ReportResponse) -> None:
-        """Store a report; returns when it is on the disk, raises if its client or task is unknown."""
+    async def store(self, report: ReportRequest) -> datetime:
+        """Store a report; when it was received, once it is on the disk. Its client or task may be unknown."""
         loop = asyncio.get_running_loop()
-        done: asyncio.Future[None] = loop.create_future()
+        done: asyncio.Future[datetime] = loop.create_future()
         self._queue.put(_Waiting(report, done, loop))
-        await done
+        return await done
 
     def _run(self) -> None:
         while True:
@@ -76,7 +77,7 @@ class ReportWriter:
             return batch, True
         return batch, False
 
-    def _store_all(self, batch: Sequence[_Waiting]) -> list[Exception | None]:
+    def _store_all(self, batch: Sequence[_Waiting]) -> list[datetime | Exception]:
         reports = [waiting.report for waiting in batch]
         try:
             return _commit(self._database, reports)
@@ -90,49 +91,19 @@ class ReportWriter:
             return [error] * len(batch)
 
 
-def _commit(database: Database, reports: Sequence[ReportResponse]) -> list[Exception | None]:
+def _commit(database: Database, reports: Sequence[ReportRequest]) -> list[datetime | Exception]:
+    now = datetime.now(UTC)
     with database.unit_of_work() as uow:
-        outcomes: list[Exception | None] = list(add_reports(uow, reports))
+        outcomes = add_reports(uow, reports, now)
         uow.commit()
-    return outcomes
+    return [now if outcome is None else outcome for outcome in outcomes]
 
 
-def add_reports(uow: UnitOfWork, reports: Sequence[ReportResponse]) -> list[FedCSError | None]:
-    """Add those whose client and task are known; for each the reason why not, or none."""
-    clients = uow.clients.serials_of(list({report.client_id for report in reports}))
-    tasks = uow.tasks.serials_of(list({report.task_id for report in reports if report.task_id}))
-    outcomes: list[FedCSError | None] = []
-    rows: list[dict[str, object]] = []
-    for report in reports:
-        if report.client_id not in clients:
-            outcomes.append(ClientNotFoundError(report.client_id))
-        elif report.task_id and report.task_id not in tasks:
-            outcomes.append(TaskNotFoundError(report.task_id))
-        else:
-            outcomes.append(None)
-            rows.append(
-                {
-                    "client_serial": clients[report.client_id],
-                    "task_serial": tasks[report.task_id] if report.task_id else None,
-                    "throughput_bps": report.throughput_bps,
-                    "compute_samples_per_s": report.compute_samples_per_s,
-                    "data_samples": report.data_samples,
-                    "report_resource_blocks": report.report_resource_blocks,
-                    "observed_at": report.observed_at,
-                    "received_at": report.received_at,
-                    "radio": report.radio,
-                }
-            )
-    if rows:
-        uow.reports.add(rows)
-    return outcomes
-
-
-def _answer(batch: Sequence[_Waiting], outcomes: Sequence[Exception | None]) -> None:
+def _answer(batch: Sequence[_Waiting], outcomes: Sequence[datetime | Exception]) -> None:
     for waiting, outcome in zip(batch, outcomes, strict=True):
         if waiting.done.done():  # whoever asked has gone
             continue
-        if outcome is None:
-            waiting.done.set_result(None)
+        if isinstance(outcome, datetime):
+            waiting.done.set_result(outcome)
         else:
             waiting.done.set_exception(outcome)

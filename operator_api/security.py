@@ -5,6 +5,7 @@ by the route's class, before the body is read: FastAPI would read and parse up t
 anyone, and only then ask the dependencies. A route that says nothing cannot be built.
 """
 
+import time
 from collections.abc import Callable, Coroutine
 from enum import StrEnum
 from typing import Any
@@ -17,10 +18,14 @@ from limits.storage import MemoryStorage
 from limits.strategies import FixedWindowRateLimiter
 
 from operator_api.body_limit import with_body_limit
-from services.access import Principal, Scope, digest_of, key_id_of, same_key
+from services.access import ApiKey, Principal, Scope, digest_of, key_id_of, same_key
 from services.errors import NotAllowedError, TooManyRequestsError
 from services.settings import Settings
 from services.storage.database import Database
+
+_KNOWN_FOR_S = 1.0
+"""How long a key is not looked up again: so long at the most one that another process revoked still works."""
+_MOST_KNOWN = 100_000
 
 SECURITY_SCHEME = "ApiKey"
 UNAUTHENTICATED_DETAIL = "Send the header Authorization: Bearer KEY with a valid key."
@@ -60,6 +65,7 @@ class Guard:
         self._database = database
         self._limiter = FixedWindowRateLimiter(MemoryStorage())
         self._client_limit, self._operator_limit = settings.rate_limits
+        self._known: dict[str, tuple[float, ApiKey]] = {}
 
     async def identify(self, request: Request) -> Principal:
         """The holder of the key that came with a request."""
@@ -69,18 +75,33 @@ class Guard:
         self._count(principal)
         return principal
 
+    def forget(self) -> None:
+        """Look every key up again: one was revoked here."""
+        self._known = {}
+
     async def _holder(self, text: str) -> Principal | None:
         if same_key(text, self._operator_digest):
             return Principal("operator", Scope.MANAGE)
         key_id = key_id_of(text)
-        return None if key_id is None else await run_in_threadpool(self._look_up, key_id, text)
-
-    def _look_up(self, key_id: str, text: str) -> Principal | None:
-        with self._database.reading() as store:
-            key = store.keys.find(key_id)
+        if key_id is None:
+            return None
+        read_at, key = self._known.get(key_id, (0.0, None))
+        if time.monotonic() >= read_at + _KNOWN_FOR_S:
+            key = await run_in_threadpool(self._look_up, key_id)
         if key is None or not same_key(text, key.digest):
             return None
         return Principal(key.key_id, key.scope, key.client_id)
+
+    def _look_up(self, key_id: str) -> ApiKey | None:
+        read_at = time.monotonic()
+        known = self._known  # if it is forgotten while the key is read, so is what was read
+        with self._database.reading() as store:
+            key = store.keys.find(key_id)
+        if key is not None:
+            if len(known) >= _MOST_KNOWN:
+                known.clear()
+            known[key_id] = (read_at, key)
+        return key
 
     def _count(self, principal: Principal) -> None:
         limit = self._client_limit if principal.scope is Scope.CLIENT else self._operator_limit
@@ -118,13 +139,18 @@ class GuardedRoute(APIRoute):
             settings: Settings = request.app.state.service.settings
             if Access.OPEN not in allowed:
                 principal = await request.app.state.service.guard.identify(request)
-                structlog.contextvars.bind_contextvars(key_id=principal.key_id)
+                _log_caller(principal)
                 authorise(principal, allowed)
                 request.state.principal = principal
             max_bytes = settings.max_model_bytes if self.takes_models else settings.max_json_bytes
             return await handle(with_body_limit(request, max_bytes))
 
         return guarded
+
+
+def _log_caller(principal: Principal) -> None:
+    client = {} if principal.client_id is None else {"client_id": principal.client_id}
+    structlog.contextvars.bind_contextvars(key_id=principal.key_id, **client)
 
 
 class ModelRoute(GuardedRoute):

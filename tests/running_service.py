@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import httpx
@@ -15,6 +15,15 @@ OPERATOR_KEY = "test-operator-key-3f9c1b7a52d8e604"
 @contextmanager
 def running_service(data_dir: Path, **settings: str) -> Iterator[httpx.Client]:
     """Start ``fedcs serve`` on a free port with these ``FEDCS_*`` settings."""
+    with service_process(data_dir, None, **settings) as (client, _):
+        yield client
+
+
+@contextmanager
+def service_process(
+    data_dir: Path, log: Path | None, /, **settings: str
+) -> Iterator[tuple[httpx.Client, subprocess.Popen[str]]]:
+    """The same, with the process at hand, to be killed; its standard error may go to a file."""
     environment = os.environ | {
         "FEDCS_OPERATOR_KEY": OPERATOR_KEY,
         "FEDCS_PORT": "0",
@@ -22,13 +31,19 @@ def running_service(data_dir: Path, **settings: str) -> Iterator[httpx.Client]:
         "FEDCS_MIN_FREE_DISK_BYTES": "0",
         **{f"FEDCS_{name.upper()}": value for name, value in settings.items()},
     }
+    key = environment["FEDCS_OPERATOR_KEY"]
     command = [sys.executable, "-m", "operator_api", "serve"]
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+    with (
+        nullcontext() if log is None else log.open("a") as stderr,
+        subprocess.Popen(
+            command, env=environment, stdout=subprocess.PIPE, stderr=stderr, text=True
+        ) as process,
+    ):
         try:
             assert process.stdout is not None
             url = process.stdout.readline().removeprefix("Ready at ").strip()
-            headers = {"Authorization": f"Bearer {OPERATOR_KEY}"}
+            headers = {"Authorization": f"Bearer {key}"}
             with httpx.Client(base_url=url, headers=headers, timeout=60) as client:
-                yield client
+                yield client, process
         finally:
             process.terminate()

@@ -25,10 +25,10 @@ def upgrade() -> None:
     )
     op.create_table(
         "event_counter",
-        sa.Column("only", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("counter", sa.Integer(), autoincrement=False, nullable=False),
         sa.Column("last_number", sa.BigInteger(), nullable=False),
-        sa.CheckConstraint("only = 1", name=op.f("ck_event_counter_one_row")),
-        sa.PrimaryKeyConstraint("only", name=op.f("pk_event_counter")),
+        sa.CheckConstraint("counter = 1", name=op.f("ck_event_counter_one_row")),
+        sa.PrimaryKeyConstraint("counter", name=op.f("pk_event_counter")),
     )
     op.create_table(
         "events",
@@ -454,7 +454,7 @@ def upgrade() -> None:
     )
     op.create_index(op.f("ix_updates_digest"), "updates", ["digest"], unique=False)
 
-    op.execute("INSERT INTO event_counter (only, last_number) VALUES (1, 0)")
+    op.execute("INSERT INTO event_counter (counter, last_number) VALUES (1, 0)")
 
 
 def downgrade() -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query, Request, Response
 
 from operator_api.dependencies import OnceDep, PagingDep, PrincipalDep, ServiceDep
-from operator_api.openapi import GUARDED, INVALID_REQUEST, JSON_BODY, problems
+from operator_api.openapi import GUARDED, INVALID_REQUEST, JSON_BODY, links, problems, together
 from operator_api.paging import PAGED, answer_page
 from operator_api.security import Access, GuardedRoute, access, require_client
 from services.access import ApiKey, Scope, make_key
@@ -28,10 +28,13 @@ from services.errors import ClientExistsError, ClientNotFoundError, IdempotencyK
 from services.protocol.aggregation import drop_client
 from services.storage.clients import Client, TrackRecord
 from services.storage.database import UnitOfWork
+from services.storage.rows import Page
 
 router = APIRouter(tags=["clients"], route_class=GuardedRoute)
 
 ClientPath = Annotated[ClientId, Path()]
+
+_THIS_CLIENT = {"client_id": "$response.body#/client_id"}
 
 
 @router.post(
@@ -40,7 +43,18 @@ ClientPath = Annotated[ClientId, Path()]
     status_code=201,
     response_model=EnrolmentResponse,
     openapi_extra=access(Access.MANAGE),
-    responses=problems(*GUARDED, *JSON_BODY, ClientExistsError, IdempotencyKeyReusedError),
+    responses=together(
+        problems(*GUARDED, *JSON_BODY, ClientExistsError, IdempotencyKeyReusedError),
+        links(
+            201,
+            ("GET /clients/{client_id}", _THIS_CLIENT),
+            ("GET /clients/{client_id}/reports", _THIS_CLIENT),
+            ("POST /clients/{client_id}/keys", _THIS_CLIENT),
+            ("POST /reports", {"body.client_id": "$response.body#/client_id"}),
+            ("DELETE /keys/{key_id}", {"key_id": "$response.body#/key_id"}),
+            ("DELETE /clients/{client_id}", _THIS_CLIENT),
+        ),
+    ),
 )
 def enrol_client(body: EnrolmentRequest, once: OnceDep) -> Response:
     """Let a client take part. Its key is shown in this answer only."""
@@ -81,9 +95,11 @@ def list_clients(
     ] = None,
 ) -> Sequence[ClientResponse]:
     """The enrolled clients, in the order of their enrolment."""
-    labels = dict(one.split("=", 1) for one in label or ())
+    asked = {one.partition("=")[::2] for one in label or ()}
+    labels = dict(asked)
     with service.database.reading() as store:
-        found = store.clients.page(paging, labels)
+        has_two_values = len(labels) < len(asked)  # which no client has
+        found = Page[Client]([], 0) if has_two_values else store.clients.page(paging, labels)
         records = store.clients.track_records([client.client_id for client in found.items])
         return answer_page(
             request, response, paging, found, lambda client: _response(client, records[client.client_id])
@@ -118,6 +134,7 @@ def remove_client(client_id: ClientPath, service: ServiceDep) -> None:
         uow.clients.remove(client_id)
         uow.events.record("client.removed", now, client_id=client_id)
         uow.commit()
+    service.guard.forget()
 
 
 @router.get(
@@ -153,7 +170,10 @@ def list_reports(
     status_code=201,
     response_model=NewKeyResponse,
     openapi_extra=access(Access.MANAGE, Access.CLIENT),
-    responses=problems(*GUARDED, *JSON_BODY, ClientNotFoundError, IdempotencyKeyReusedError),
+    responses=together(
+        problems(*GUARDED, *JSON_BODY, ClientNotFoundError, IdempotencyKeyReusedError),
+        links(201, ("DELETE /keys/{key_id}", {"key_id": "$response.body#/key_id"})),
+    ),
 )
 def make_client_key(
     client_id: ClientPath, body: ClientKeyRequest, once: OnceDep, principal: PrincipalDep

@@ -7,12 +7,16 @@ from fastapi import APIRouter, Header, Query
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 
 from operator_api.dependencies import ServiceDep
-from operator_api.openapi import GUARDED, INVALID_REQUEST, problems
+from operator_api.openapi import GUARDED, INVALID_REQUEST, Responses, problems
 from operator_api.security import Access, GuardedRoute, access
 from services.contract.events import EventResponse
 from services.contract.fields import RoundId, TaskId
 
 router = APIRouter(tags=["events"], route_class=GuardedRoute)
+
+_EXAMPLE = EventResponse.model_validate(EventResponse.model_json_schema()["examples"][0])
+_EXAMPLE_TEXT = f"event: {_EXAMPLE.kind}\ndata: {_EXAMPLE.model_dump_json()}\nid: {_EXAMPLE.number}\n\n"
+_STREAM: Responses = {200: {"content": {"text/event-stream": {"example": _EXAMPLE_TEXT}}}}
 
 
 @router.get(
@@ -20,7 +24,7 @@ router = APIRouter(tags=["events"], route_class=GuardedRoute)
     summary="Follow what happens",
     response_class=EventSourceResponse,
     openapi_extra=access(Access.READ),
-    responses=problems(*GUARDED, INVALID_REQUEST),
+    responses=_STREAM | problems(*GUARDED, INVALID_REQUEST),
 )
 async def follow_events(
     service: ServiceDep,

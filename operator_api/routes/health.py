@@ -9,10 +9,9 @@ from pydantic import BaseModel, ConfigDict
 from sqlalchemy.exc import SQLAlchemyError
 
 from operator_api.dependencies import ServiceDep
-from operator_api.openapi import NOT_READY, UNAUTHENTICATED, Responses, problems
+from operator_api.openapi import GUARDED, NOT_READY, Responses, problems
 from operator_api.security import Access, GuardedRoute, access, authorise
 from operator_api.service import Service
-from services.errors import NotAllowedError
 from services.storage.database import describe_failure
 from services.storage.migration import is_up_to_date
 
@@ -82,7 +81,7 @@ def is_ready(service: ServiceDep) -> Ready:
             }
         }
     )
-    | problems(UNAUTHENTICATED, NotAllowedError),
+    | problems(*GUARDED),
 )
 async def get_metrics(request: Request, service: ServiceDep) -> Response:
     """What an operator would want an alarm for. With `FEDCS_METRICS_OPEN=false` it takes an operator key."""
@@ -99,6 +98,8 @@ def _check_database(service: Service) -> str:
         up_to_date = is_up_to_date(service.database)
     except SQLAlchemyError as error:
         raise HTTPException(503, f"database: {describe_failure(error)}") from error
+    if not service.database.is_in_place():
+        raise HTTPException(503, "database: its file was deleted or replaced")
     if not up_to_date:
         raise HTTPException(503, "migrations: the database has the shape of another version")
     return "ok"

@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Request, Response
 
 from operator_api.dependencies import OnceDep, PagingDep, ServiceDep
-from operator_api.openapi import GUARDED, INVALID_REQUEST, JSON_BODY, problems
+from operator_api.openapi import GUARDED, INVALID_REQUEST, JSON_BODY, links, problems, together
 from operator_api.paging import PAGED, answer_page
 from operator_api.security import Access, GuardedRoute, access
 from services.access import ApiKey, Scope, make_key
@@ -25,7 +25,10 @@ router = APIRouter(tags=["keys"], route_class=GuardedRoute)
     status_code=201,
     response_model=NewKeyResponse,
     openapi_extra=access(Access.MANAGE),
-    responses=problems(*GUARDED, *JSON_BODY, IdempotencyKeyReusedError),
+    responses=together(
+        problems(*GUARDED, *JSON_BODY, IdempotencyKeyReusedError),
+        links(201, ("DELETE /keys/{key_id}", {"key_id": "$response.body#/key_id"})),
+    ),
 )
 def make_operator_key(body: KeyRequest, once: OnceDep) -> Response:
     """A key that may look (`read`) or also act (`manage`). Its text is shown in this answer only."""
@@ -76,3 +79,4 @@ def revoke_key(key_id: Annotated[KeyId, Path()], service: ServiceDep) -> None:
     with service.database.unit_of_work() as uow:
         uow.keys.revoke(key_id, datetime.now(UTC))
         uow.commit()
+    service.guard.forget()

@@ -7,7 +7,15 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Path, Query, Request, Response
 
 from operator_api.dependencies import OnceDep, PagingDep, PrincipalDep, ServiceDep
-from operator_api.openapi import GUARDED, INVALID_REQUEST, JSON_BODY, Responses, problems
+from operator_api.openapi import (
+    GUARDED,
+    INVALID_REQUEST,
+    JSON_BODY,
+    Responses,
+    links,
+    problems,
+    together,
+)
 from operator_api.paging import PAGED, answer_page
 from operator_api.round_view import round_response, round_summary, schedule_csv, schedule_response
 from operator_api.security import Access, GuardedRoute, access
@@ -34,6 +42,17 @@ router = APIRouter(tags=["rounds"], route_class=GuardedRoute)
 
 RoundPath = Annotated[RoundId, Path()]
 
+_ROUND_ID = "$response.body#/round_id"
+_THIS_ROUND = {"round_id": _ROUND_ID}
+_FIRST_CLIENT = "$response.body#/schedule/slots/0/client_id"
+_NEXT_STEPS = (
+    ("GET /rounds/{round_id}/schedule", _THIS_ROUND),
+    ("GET /rounds/{round_id}/model", _THIS_ROUND),
+    ("PUT /rounds/{round_id}/updates/{client_id}", _THIS_ROUND | {"client_id": _FIRST_CLIENT}),
+    ("POST /trainings", {"body.round_id": _ROUND_ID, "body.client_id": _FIRST_CLIENT}),
+    ("POST /rounds/{round_id}/close", _THIS_ROUND),
+)
+
 _OTHER_FORMS: Responses = {
     200: {
         "content": {
@@ -53,15 +72,18 @@ _OTHER_FORMS: Responses = {
     status_code=201,
     response_model=RoundResponse,
     openapi_extra=access(Access.MANAGE),
-    responses=problems(
-        *GUARDED,
-        *JSON_BODY,
-        TaskNotFoundError,
-        TaskOverError,
-        ModelNotReadyError,
-        RoundOpenError,
-        EvaluationPendingError,
-        IdempotencyKeyReusedError,
+    responses=together(
+        problems(
+            *GUARDED,
+            *JSON_BODY,
+            TaskNotFoundError,
+            TaskOverError,
+            ModelNotReadyError,
+            RoundOpenError,
+            EvaluationPendingError,
+            IdempotencyKeyReusedError,
+        ),
+        links(201, ("GET /rounds/{round_id}", _THIS_ROUND), *_NEXT_STEPS),
     ),
 )
 def create_round(body: RoundRequest, once: OnceDep, principal: PrincipalDep) -> Response:
@@ -100,7 +122,10 @@ def list_rounds(
     "/rounds/{round_id}",
     summary="Show a round",
     openapi_extra=access(Access.READ, Access.CLIENT),
-    responses=problems(*GUARDED, INVALID_REQUEST, NotSelectedError, RoundNotFoundError),
+    responses=together(
+        problems(*GUARDED, INVALID_REQUEST, NotSelectedError, RoundNotFoundError),
+        links(200, *_NEXT_STEPS),
+    ),
 )
 def get_round(round_id: RoundPath, service: ServiceDep, principal: PrincipalDep) -> RoundResponse:
     """A round with its slots, and for every other candidate why it has none."""

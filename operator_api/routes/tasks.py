@@ -12,12 +12,20 @@ from operator_api.dependencies import OnceDep, PagingDep, ServiceDep
 from operator_api.model_files import (
     MODEL_BODY,
     MODEL_FILE,
-    ContentDigest,
     IfNoneMatch,
+    OptionalContentDigest,
     receive_model,
     send_model,
 )
-from operator_api.openapi import GUARDED, INVALID_REQUEST, JSON_BODY, RANGE_NOT_SATISFIABLE, problems
+from operator_api.openapi import (
+    GUARDED,
+    INVALID_REQUEST,
+    JSON_BODY,
+    RANGE_NOT_SATISFIABLE,
+    links,
+    problems,
+    together,
+)
 from operator_api.paging import PAGED, answer_page
 from operator_api.security import Access, GuardedRoute, ModelRoute, access
 from operator_api.service import Service
@@ -51,6 +59,8 @@ uploads = APIRouter(tags=["tasks"], route_class=ModelRoute)
 
 TaskPath = Annotated[TaskId, Path()]
 
+_THIS_TASK = {"task_id": "$response.body#/task_id"}
+
 
 @router.post(
     "/tasks",
@@ -58,7 +68,17 @@ TaskPath = Annotated[TaskId, Path()]
     status_code=201,
     response_model=TaskResponse,
     openapi_extra=access(Access.MANAGE),
-    responses=problems(*GUARDED, *JSON_BODY, IdempotencyKeyReusedError),
+    responses=together(
+        problems(*GUARDED, *JSON_BODY, IdempotencyKeyReusedError),
+        links(
+            201,
+            ("GET /tasks/{task_id}", _THIS_TASK),
+            ("GET /tasks/{task_id}/metrics", _THIS_TASK),
+            ("PUT /tasks/{task_id}/models/0", _THIS_TASK),
+            ("POST /tasks/{task_id}/cancel", _THIS_TASK),
+            ("POST /rounds", {"body.task_id": "$response.body#/task_id"}),
+        ),
+    ),
 )
 def create_task(body: TaskRequest, once: OnceDep) -> Response:
     """Begin a training task. A worker makes its initial model, unless you set it."""
@@ -129,6 +149,22 @@ def get_metrics(task_id: TaskPath, service: ServiceDep) -> TaskMetrics:
     return TaskMetrics(task_id=task_id, rounds=metrics)
 
 
+# Apart from the other versions: by the rules of OpenAPI this path, which PUT has, hides theirs.
+@router.get(
+    "/tasks/{task_id}/models/0",
+    summary="Download the initial model",
+    response_class=Response,
+    openapi_extra=access(Access.READ),
+    responses=MODEL_FILE
+    | problems(*GUARDED, INVALID_REQUEST, TaskNotFoundError, ModelNotFoundError, RANGE_NOT_SATISFIABLE),
+)
+def download_initial_model(
+    task_id: TaskPath, service: ServiceDep, if_none_match: IfNoneMatch = None
+) -> Response:
+    """The model that the first round begins with, as safetensors; with `ETag` and `Range`."""
+    return _send_model(service, task_id, 0, if_none_match)
+
+
 @router.get(
     "/tasks/{task_id}/models/{version}",
     summary="Download a global model",
@@ -139,14 +175,12 @@ def get_metrics(task_id: TaskPath, service: ServiceDep) -> TaskMetrics:
 )
 def download_model(
     task_id: TaskPath,
-    version: Annotated[int, Path(ge=0, le=2**31 - 1)],
+    version: Annotated[int, Path(ge=1, le=2**31 - 1)],
     service: ServiceDep,
     if_none_match: IfNoneMatch = None,
 ) -> Response:
     """A version of the task's model, as safetensors; with `ETag` and `Range`."""
-    with service.database.reading() as store:
-        model = store.models.get(store.tasks.get(task_id).serial, version)
-    return send_model(service.models.path_of(model.digest), model.digest, if_none_match)
+    return _send_model(service, task_id, version, if_none_match)
 
 
 @uploads.put(
@@ -154,22 +188,29 @@ def download_model(
     summary="Set the initial model",
     response_model=ModelVersionResponse,
     openapi_extra=access(Access.MANAGE) | MODEL_BODY,
-    responses=problems(
-        *GUARDED,
-        INVALID_REQUEST,
-        TaskNotFoundError,
-        TaskOverError,
-        ModelExistsError,
-        TooLargeError,
-        BadTensorsError,
-        DigestMismatchError,
+    responses=together(
+        problems(
+            *GUARDED,
+            INVALID_REQUEST,
+            TaskNotFoundError,
+            TaskOverError,
+            ModelExistsError,
+            TooLargeError,
+            BadTensorsError,
+            DigestMismatchError,
+        ),
+        links(
+            200,
+            ("GET /tasks/{task_id}/models/0", {"task_id": "$request.path.task_id"}),
+            ("POST /rounds", {"body.task_id": "$request.path.task_id"}),
+        ),
     ),
 )
 async def upload_initial_model(
     task_id: TaskPath,
     request: Request,
     service: ServiceDep,
-    content_digest: ContentDigest | None = None,
+    content_digest: OptionalContentDigest = None,
 ) -> ModelVersionResponse:
     """Give the task its initial model, as safetensors. Until the first round it can be changed."""
     await run_in_threadpool(_require_task, service, task_id)
@@ -183,6 +224,12 @@ async def upload_initial_model(
 def task_response(task: Task) -> TaskResponse:
     """A task on the wire."""
     return TaskResponse.model_validate(vars(task.terms) | vars(task))
+
+
+def _send_model(service: Service, task_id: str, version: int, if_none_match: str | None) -> Response:
+    with service.database.reading() as store:
+        model = store.models.get(store.tasks.get(task_id).serial, version)
+    return send_model(service.models.path_of(model.digest), model.digest, if_none_match)
 
 
 def _require_task(service: Service, task_id: str) -> None:

@@ -6,7 +6,15 @@ from fastapi import APIRouter, Path, Response
 
 from operator_api.dependencies import OnceDep, ServiceDep
 from operator_api.model_files import MODEL_FILE, IfNoneMatch, send_model
-from operator_api.openapi import GUARDED, INVALID_REQUEST, JSON_BODY, RANGE_NOT_SATISFIABLE, problems
+from operator_api.openapi import (
+    GUARDED,
+    INVALID_REQUEST,
+    JSON_BODY,
+    RANGE_NOT_SATISFIABLE,
+    links,
+    problems,
+    together,
+)
 from operator_api.security import Access, GuardedRoute, access
 from services.contract.fields import TrainingId
 from services.contract.trainings import TrainingRequest, TrainingResponse
@@ -24,6 +32,8 @@ router = APIRouter(tags=["trainings"], route_class=GuardedRoute)
 
 TrainingPath = Annotated[TrainingId, Path()]
 
+_THIS_TRAINING = {"training_id": "$response.body#/training_id"}
+
 
 @router.post(
     "/trainings",
@@ -31,13 +41,20 @@ TrainingPath = Annotated[TrainingId, Path()]
     status_code=202,
     response_model=TrainingResponse,
     openapi_extra=access(Access.MANAGE),
-    responses=problems(
-        *GUARDED,
-        *JSON_BODY,
-        NotSelectedError,
-        RoundNotFoundError,
-        RoundNotCollectingError,
-        IdempotencyKeyReusedError,
+    responses=together(
+        problems(
+            *GUARDED,
+            *JSON_BODY,
+            NotSelectedError,
+            RoundNotFoundError,
+            RoundNotCollectingError,
+            IdempotencyKeyReusedError,
+        ),
+        links(
+            202,
+            ("GET /trainings/{training_id}", _THIS_TRAINING),
+            ("GET /trainings/{training_id}/update", _THIS_TRAINING),
+        ),
     ),
 )
 def create_training(body: TrainingRequest, once: OnceDep) -> Response:

@@ -6,7 +6,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
 from services.access import Scope
-from services.contract.fields import ClientId, KeyId, Labels, Name, Timestamp
+from services.contract.fields import ClientId, KeyId, Labels, Name, NewClientId, Timestamp
 
 MAX_BATCH = 10_000
 
@@ -20,7 +20,7 @@ class EnrolmentRequest(BaseModel):
         "json_schema_extra": {"examples": [{"client_id": "c1", "labels": {"vehicle": "bus"}}]}
     }
 
-    client_id: ClientId | None = Field(default=None, description="Chosen by the service if not given.")
+    client_id: NewClientId | None = Field(default=None, description="Chosen by the service if not given.")
     labels: Labels = Field(default={}, description="What tasks can ask for.")
 
 

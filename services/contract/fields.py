@@ -1,5 +1,6 @@
 """Field types of the wire format: strict JSON numbers with their limits, and identifiers."""
 
+import re
 from typing import Annotated
 
 from pydantic import AfterValidator, AwareDatetime, BeforeValidator, Field, WithJsonSchema
@@ -22,6 +23,14 @@ def _known_policy(name: str) -> str:
     return name
 
 
+def _no_number(value: object) -> object:
+    """RFC 3339 only: pydantic would also take seconds since 1970, as a number or in a text."""
+    if isinstance(value, (int, float)) or (isinstance(value, str) and not _DATE.match(value)):
+        raise ValueError("say when as in RFC 3339, such as 2026-01-01T12:00:00Z")
+    return value
+
+
+_DATE = re.compile(r"\d{4}-\d{2}-\d{2}[Tt ]")
 _INTEGRAL = BeforeValidator(whole_if_integral)
 _NAME = r"^[A-Za-z0-9_.-]+$"
 _PRINTABLE = r"^[^\x00-\x1f\x7f]*$"
@@ -29,6 +38,16 @@ _PRINTABLE = r"^[^\x00-\x1f\x7f]*$"
 ClientId = Annotated[
     str, Field(min_length=1, max_length=128, pattern=r"^[^\x00-\x1f\x7f]+$", examples=["c1"])
 ]
+NewClientId = Annotated[
+    str,
+    Field(
+        min_length=1,
+        max_length=128,
+        pattern=r"^([^./C][^/C]*|\.[^./C][^/C]*|\.\.[^/C]+)$".replace("C", r"\x00-\x1f\x7f"),
+        examples=["c1"],
+    ),
+]
+"""One that fits into a path: without a slash, and neither ``.`` nor ``..``."""
 PolicyName = Annotated[
     str,
     AfterValidator(_known_policy),
@@ -46,12 +65,18 @@ Name = Annotated[str, Field(max_length=128, pattern=_PRINTABLE)]
 ImportName = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9_.:/-]+$")]
 Labels = Annotated[
     dict[
-        Annotated[str, Field(min_length=1, max_length=64, pattern=_NAME)],
+        Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")],
         Annotated[str, Field(max_length=128, pattern=_PRINTABLE)],
     ],
-    Field(max_length=32, examples=[{"vehicle": "bus"}]),
+    Field(
+        max_length=32, examples=[{"vehicle": "bus"}], json_schema_extra={"additionalProperties": False}
+    ),
 ]
-Timestamp = Annotated[AwareDatetime, Field(strict=False, examples=["2026-01-01T12:00:00Z"])]
+Timestamp = Annotated[
+    AwareDatetime,
+    Field(strict=False, examples=["2026-01-01T12:00:00Z"]),
+    BeforeValidator(_no_number),
+]
 Duration = Annotated[float, Field(ge=0, le=MAX_DURATION_S, allow_inf_nan=False)]
 PositiveDuration = Annotated[float, Field(gt=0, le=MAX_DURATION_S, allow_inf_nan=False)]
 Rate = Annotated[float, Field(gt=0, le=1e15, allow_inf_nan=False)]
@@ -61,6 +86,7 @@ ModelSize = Annotated[int, Field(ge=1, le=MAX_MODEL_BYTES), _INTEGRAL]
 LocalEpochs = Annotated[int, Field(ge=1, le=100_000), _INTEGRAL]
 Fraction = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1, le=10**9), _INTEGRAL]
+BatchSize = Annotated[int, Field(ge=1, le=1_000_000), _INTEGRAL]
 LearningRate = Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
 PartitionIndex = Annotated[int, Field(ge=0, le=10**9), _INTEGRAL]
 Seed = Annotated[int, Field(ge=0, le=2**53 - 1), _INTEGRAL]  # every JSON parser keeps it exact

@@ -4,6 +4,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
+from typing_extensions import TypedDict
 
 from services.contract.fields import (
     ClientId,
@@ -19,7 +20,8 @@ from services.domain.radio import REPORT_RESOURCE_BLOCKS
 MAX_BATCH = 10_000
 
 _INTEGRAL = BeforeValidator(whole_if_integral)
-_SOURCES = ("throughput_bps", "ul_nongbr_throughput_ue", "sinr", "rsrp")
+_MEASUREMENTS = {"ul_nongbr_throughput_ue", "sinr", "rsrp"}
+_SOURCES = {"throughput_bps": "number"} | dict.fromkeys(sorted(_MEASUREMENTS), "integer")
 
 _EXAMPLE: dict[str, Any] = {
     "client_id": "c1",
@@ -44,7 +46,7 @@ class ReportRequest(BaseModel):
             "examples": [_EXAMPLE],
             "anyOf": [
                 {"required": [source], "properties": {source: {"type": kind}}}
-                for source, kind in zip(_SOURCES, ("number", "integer", "integer", "integer"), strict=True)
+                for source, kind in _SOURCES.items()
             ],
         },
     )
@@ -74,7 +76,7 @@ class ReportRequest(BaseModel):
 
     @model_validator(mode="after")
     def _has_a_source(self) -> Self:
-        if all(getattr(self, source) is None for source in _SOURCES):
+        if self.throughput_bps is None and self.radio() is None:
             raise PydanticCustomError(
                 "no_throughput",
                 "Report throughput_bps, or a radio measurement that it follows from",
@@ -84,8 +86,9 @@ class ReportRequest(BaseModel):
 
     def radio(self) -> dict[str, Any] | None:
         """The radio measurements that came with it."""
-        given = {source: getattr(self, source) for source in _SOURCES[1:]}
-        return {name: value for name, value in given.items() if value is not None} or None
+        if self.ul_nongbr_throughput_ue is None and self.sinr is None and self.rsrp is None:
+            return None
+        return self.model_dump(include=_MEASUREMENTS, exclude_none=True)
 
 
 class ReportBatchRequest(BaseModel):
@@ -127,13 +130,14 @@ class ReportResponse(BaseModel):
     radio: dict[str, int] | None = Field(description="The radio measurements that came with it.")
 
 
-class ReportResult(BaseModel):
+class ReportResult(TypedDict):
     """What became of one report of a batch."""
 
     client_id: ClientId
-    cause: str | None = Field(
-        description="Null: it is kept. Else `CLIENT_NOT_FOUND` or `TASK_NOT_FOUND`: it is not."
-    )
+    cause: Annotated[
+        str | None,
+        Field(description="Null: it is kept. Else `CLIENT_NOT_FOUND` or `TASK_NOT_FOUND`: it is not."),
+    ]
 
 
 class ReportBatchResponse(BaseModel):

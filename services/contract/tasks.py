@@ -6,6 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from services.contract.fields import (
+    BatchSize,
     Count,
     Duration,
     Fraction,
@@ -44,6 +45,10 @@ class TaskRequest(BaseModel):
         extra="forbid",
         frozen=True,
         json_schema_extra={
+            "anyOf": [
+                {"properties": {"target_accuracy": {"type": "null"}}},
+                {"properties": {"dataset": {"type": "string"}}, "required": ["dataset"]},
+            ],
             "examples": [
                 {
                     "name": "lane markings",
@@ -69,7 +74,7 @@ class TaskRequest(BaseModel):
         default=PartitionScheme.IID, description="How simulated devices' data are drawn from the data set."
     )
     local_epochs: LocalEpochs = 5
-    batch_size: Annotated[Count, Field(le=1_000_000)] = 50
+    batch_size: BatchSize = 50
     learning_rate: LearningRate = 0.25
     learning_rate_decay: Fraction = Field(default=0.99, description="Factor from round to round.")
     aggregation: Annotated[AggregationRule, Field(strict=False)] = Field(

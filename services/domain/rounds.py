@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from typing import NamedTuple
 
 from services.domain.nanoseconds import to_ns
 from services.domain.tasks import SlotEnforcement, TaskTerms
@@ -65,8 +66,7 @@ class SlotOutcome(StrEnum):
     """Nothing came."""
 
 
-@dataclass(frozen=True)
-class Candidate:
+class Candidate(NamedTuple):
     """A client drawn for a round: what it reported, what was estimated from that, and what became of it."""
 
     position: int

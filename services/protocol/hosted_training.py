@@ -6,7 +6,7 @@ from services.domain.jobs import Job, JobKind
 from services.domain.rounds import UPLOAD_STATES
 from services.domain.trainings import Training, TrainingState
 from services.errors import NotSelectedError, RoundNotCollectingError
-from services.protocol.moves import lock_round
+from services.protocol.moves import lock_round, tell_training
 from services.protocol.ports import Store, Stored
 
 
@@ -27,14 +27,7 @@ def request_training(store: Store, round_id: str, client_id: str, partition: int
         round_serial=round_.serial,
         now=now,
     )
-    store.events.record(
-        "training.waiting",
-        now,
-        task_id=task.task_id,
-        round_id=round_id,
-        client_id=client_id,
-        training_id=training.training_id,
-    )
+    tell_training(store, task.task_id, training, TrainingState.WAITING, now)
     return training
 
 
@@ -51,12 +44,5 @@ def finish_training(store: Store, claimed: Job, training: Training, blob: Stored
         size_bytes=blob.size_bytes,
     )
     store.rounds.change(round_, active_at=now)
-    store.events.record(
-        "training.done",
-        now,
-        task_id=task.task_id,
-        round_id=training.round_id,
-        client_id=training.client_id,
-        training_id=training.training_id,
-    )
+    tell_training(store, task.task_id, training, TrainingState.DONE, now)
     return True

@@ -6,7 +6,7 @@ from services.domain.jobs import Job, JobKind
 from services.domain.rounds import RoundState
 from services.domain.tasks import TaskState
 from services.domain.trainings import TrainingState
-from services.protocol.moves import lock_round, move_task
+from services.protocol.moves import lock_round, move_task, tell_training
 from services.protocol.ports import Store
 from services.protocol.round_end import cancel_open_round, end_round
 
@@ -19,9 +19,10 @@ def fail_job(store: Store, task_id: str, claimed: Job, error: str, now: datetime
     if claimed.attempts_left:
         return True
     if claimed.kind is JobKind.TRAIN_CLIENT:
-        store.trainings.end(
+        training = store.trainings.end(
             claimed.subject["training_id"], state=TrainingState.FAILED, ended_at=now, error=error
         )
+        tell_training(store, task_id, training, TrainingState.FAILED, now)
     elif claimed.kind is JobKind.AGGREGATE_ROUND:
         _, round_ = lock_round(store, claimed.subject["round_id"])
         end_round(store, task, round_, RoundState.FAILED, now, outcome="AGGREGATION_FAILED")

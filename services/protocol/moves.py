@@ -8,6 +8,7 @@ from datetime import datetime
 
 from services.domain.rounds import ROUND_MOVES, Round, RoundState
 from services.domain.tasks import TASK_MOVES, Task, TaskState
+from services.domain.trainings import Training, TrainingState
 from services.protocol.ports import Store
 
 
@@ -58,4 +59,18 @@ def tell_round(store: Store, round_: Round, now: datetime) -> None:
         selected=round_.selected,
         received=round_.received,
         **told,
+    )
+
+
+def tell_training(
+    store: Store, task_id: str, training: Training, state: TrainingState, now: datetime
+) -> None:
+    """Record the state of a hosted training as an event."""
+    store.events.record(
+        f"training.{state.value}",
+        now,
+        task_id=task_id,
+        round_id=training.round_id,
+        client_id=training.client_id,
+        training_id=training.training_id,
     )

@@ -34,12 +34,12 @@ class Stored(Protocol):
 class ClientsPort(Protocol):
     """The enrolled clients."""
 
-    def number_with(self, labels: Mapping[str, str]) -> int:
-        """How many have these labels."""
+    def serials_with(self, labels: Mapping[str, str]) -> Serials:
+        """The serials of all with these labels, in the order of enrolment."""
         ...
 
-    def at_ranks(self, labels: Mapping[str, str], ranks: Serials) -> tuple[Serials, list[str]]:
-        """Serials and ids of those at these places among the clients with these labels."""
+    def ids_of(self, serials: Serials) -> Mapping[int, str]:
+        """The ids of these by their serials; one may have been removed a moment ago."""
         ...
 
 
@@ -125,7 +125,7 @@ class RoundsPort(Protocol):
         """Serials and ids of the candidates still enrolled; ids of those that are not."""
         ...
 
-    def set_candidates(self, round_: Round, rows: Sequence[dict[str, object]]) -> None:
+    def set_candidates(self, round_: Round, asked: Sequence[Candidate]) -> None:
         """Record the candidates."""
         ...
 
@@ -179,12 +179,12 @@ class TrainingsPort(Protocol):
         """That of a client in a round."""
         ...
 
-    def end(self, training_id: str, **values: object) -> None:
+    def end(self, training_id: str, **values: object) -> Training:
         """Set how one ended."""
         ...
 
-    def cancel(self, round_: Round, now: datetime) -> None:
-        """Take back those that wait."""
+    def cancel(self, round_: Round, now: datetime) -> Sequence[Training]:
+        """Take back those that wait; which they were."""
         ...
 
 

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 import numpy as np
 
 from services.domain.candidates import draw_candidates
-from services.domain.rounds import CandidateOutcome, Round, RoundState
+from services.domain.rounds import Candidate, CandidateOutcome, Round, RoundState
 from services.domain.tasks import Task, TaskState
 from services.errors import EvaluationPendingError, ModelNotReadyError, RoundOpenError, TaskOverError
 from services.protocol.moves import lock_round, move_task, tell_round
@@ -22,17 +22,18 @@ def open_round(store: Store, task_id: str, now: datetime) -> Round:
     """Open the next round of a task: draw the candidates, and select if there is nothing to wait for."""
     task = _ready_for_a_round(store, task_id, now)
     number = task.rounds + 1
-    clients = store.clients.number_with(task.terms.labels)
-    drawn = draw_candidates(
-        clients, task.terms.request_fraction, np.random.default_rng([task.terms.seed, number])
-    )
-    serials, client_ids = store.clients.at_ranks(task.terms.labels, drawn.astype(np.int64))
+    clients = store.clients.serials_with(task.terms.labels)
+    dice = np.random.default_rng([task.terms.seed, number])
+    drawn = clients[draw_candidates(len(clients), task.terms.request_fraction, dice)]
+    ids = store.clients.ids_of(drawn)
+    serials = np.array([serial for serial in drawn.tolist() if serial in ids], dtype=np.int64)
+    client_ids = [ids[serial] for serial in serials.tolist()]
     window_s = task.terms.report_window_s
     round_ = store.rounds.add(
         task.serial,
         number,
         model_version=task.model_version,
-        clients=clients,
+        clients=len(clients),
         asked=len(client_ids),
         opened_at=now,
         active_at=now,
@@ -44,11 +45,13 @@ def open_round(store: Store, task_id: str, now: datetime) -> Round:
     tell_round(store, round_, now)
     if not window_s:
         return schedule_round(store, task, round_, Asked(serials, client_ids), now)
-    rows: list[dict[str, object]] = [
-        {"client_id": client_id, "position": position, "outcome": CandidateOutcome.ASKED}
-        for position, client_id in enumerate(client_ids)
-    ]
-    store.rounds.set_candidates(round_, rows)
+    store.rounds.set_candidates(
+        round_,
+        [
+            Candidate(position, client_id, CandidateOutcome.ASKED)
+            for position, client_id in enumerate(client_ids)
+        ],
+    )
     return round_
 
 

@@ -4,7 +4,8 @@ from datetime import datetime
 
 from services.domain.rounds import Round, RoundState
 from services.domain.tasks import Clock, Task, TaskState
-from services.protocol.moves import move_round, move_task
+from services.domain.trainings import TrainingState
+from services.protocol.moves import move_round, move_task, tell_training
 from services.protocol.ports import Store
 
 
@@ -39,7 +40,8 @@ def end_round(
 def stop_collection(store: Store, round_: Round, now: datetime) -> None:
     """Expect nothing more from a round's clients, nor from those who train in their place."""
     store.rounds.settle_slots(round_.serial)
-    store.trainings.cancel(round_, now)
+    for training in store.trainings.cancel(round_, now):
+        tell_training(store, round_.task_id, training, TrainingState.CANCELLED, now)
     store.jobs.cancel(round_serial=round_.serial)
 
 

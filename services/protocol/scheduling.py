@@ -3,17 +3,20 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
 from services.domain.nanoseconds import to_ns, to_seconds
 from services.domain.resources import LocalWork, ResourceReports
-from services.domain.rounds import CandidateOutcome, Round, RoundState, Slot
-from services.domain.selection import POLICIES
+from services.domain.rounds import Candidate, CandidateOutcome, Round, RoundState, Slot
+from services.domain.selection import POLICIES, LeftOutReason
 from services.domain.tasks import Clock, Task
 from services.errors import ScheduleTooLongError
 from services.protocol.client_selection import RoundPlan, RoundTerms, select_clients
 from services.protocol.moves import move_round
 from services.protocol.ports import Serials, Store
 from services.protocol.round_end import end_round
+
+_OUTCOMES = {reason: CandidateOutcome(reason.value) for reason in LeftOutReason}
 
 
 @dataclass(frozen=True)
@@ -78,45 +81,25 @@ def _terms(store: Store, task: Task) -> RoundTerms:
 
 def _candidates(
     asked: Asked, where: Serials, reports: ResourceReports, plan: RoundPlan | None
-) -> list[dict[str, object]]:
-    """One row for each that was drawn: those without a fresh report first known as such, then the others."""
-    rows: list[dict[str, object]] = [
-        {
-            "position": position,
-            "client_id": client_id,
-            "outcome": CandidateOutcome.NO_REPORT,
-            "throughput_bps": None,
-            "compute_samples_per_s": None,
-            "data_samples": None,
-            "update_ns": None,
-            "upload_ns": None,
-            "cost_ns": None,
-        }
-        for position, client_id in enumerate([*asked.client_ids, *asked.removed])
-    ]
-    reported = [rows[place] for place in where.tolist()]
-    columns = (reports.throughput_bps, reports.compute_samples_per_s, reports.data_samples)
-    for row, throughput, compute, samples in zip(
-        reported, *(column.tolist() for column in columns), strict=True
-    ):
-        row["outcome"] = CandidateOutcome.DEADLINE
-        row["throughput_bps"], row["compute_samples_per_s"], row["data_samples"] = (
-            throughput,
-            compute,
-            samples,
-        )
-    if plan is None:
-        return rows
-    for row, update_ns, upload_ns in zip(
-        reported, plan.times.update_ns.tolist(), plan.times.upload_ns.tolist(), strict=True
-    ):
-        row["update_ns"], row["upload_ns"] = update_ns, upload_ns
-    for left_out in plan.left_out:
-        reported[left_out.position]["outcome"] = CandidateOutcome(left_out.reason.value)
-        reported[left_out.position]["cost_ns"] = left_out.cost_ns
-    for position in plan.schedule.positions.tolist():
-        reported[position]["outcome"] = CandidateOutcome.SELECTED
-    return rows
+) -> list[Candidate]:
+    """Each that was drawn; ``where`` says which of them have reported."""
+    client_ids = [*asked.client_ids, *asked.removed]
+    outcomes: list[CandidateOutcome] = [CandidateOutcome.NO_REPORT] * len(client_ids)
+    costs_ns: list[int | None] = [None] * len(client_ids)
+    places = where.tolist()
+    if plan is not None:
+        for left_out in plan.left_out:
+            outcomes[places[left_out.position]] = _OUTCOMES[left_out.reason]
+            costs_ns[places[left_out.position]] = left_out.cost_ns
+        for position in plan.schedule.positions.tolist():
+            outcomes[places[position]] = CandidateOutcome.SELECTED
+    known = (reports.throughput_bps, reports.compute_samples_per_s, reports.data_samples)
+    estimated = () if plan is None else (plan.times.update_ns, plan.times.upload_ns)
+    columns: list[list[Any]] = [[None] * len(client_ids) for _ in range(5)]
+    for column, values in zip(columns, (*known, *estimated), strict=False):
+        for place, value in zip(places, values.tolist(), strict=True):
+            column[place] = value
+    return list(map(Candidate, range(len(client_ids)), client_ids, outcomes, *columns, costs_ns))
 
 
 def _slots(task: Task, asked: Asked, where: Serials, reports: ResourceReports, plan: RoundPlan) -> list[Slot]:

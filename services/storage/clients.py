@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from sqlalchemy import Connection, Float, Select, cast, delete, func, insert, select
+from sqlalchemy import Connection, Float, Select, String, cast, delete, func, insert, select
 from sqlalchemy.exc import IntegrityError
 
 from services.domain.rounds import SlotOutcome
@@ -96,30 +96,20 @@ class Clients:
             found.update((row.client_id, row.serial) for row in self._connection.execute(query))
         return found
 
-    def number_with(self, labels: Mapping[str, str]) -> int:
-        """How many clients have these labels."""
-        query = _labelled(select(func.count()).select_from(clients), labels)
-        number: int = self._connection.execute(query).scalar_one()
-        return number
+    def serials_with(self, labels: Mapping[str, str]) -> npt.NDArray[np.int64]:
+        """The serials of all clients with these labels, in the order of enrolment.
 
-    def at_ranks(
-        self, labels: Mapping[str, str], ranks: npt.NDArray[np.int64]
-    ) -> tuple[npt.NDArray[np.int64], list[str]]:
-        """Serials and ids of the clients with these labels at these places, in the order of enrolment.
-
-        They come in the order of ``ranks``. The counting is done by the database.
+        They come as one text and go into one array: there may be a million, and no row is ever an object.
         """
-        if not len(ranks):
-            return np.empty(0, dtype=np.int64), []
-        rank = (func.row_number().over(order_by=clients.c.serial) - 1).label("rank")
-        ranked = _labelled(select(clients.c.serial, clients.c.client_id, rank), labels).subquery()
-        table, number = numbers_table(self._connection, ranks)
-        query = select(ranked.c.rank, ranked.c.serial, ranked.c.client_id).join_from(
-            ranked, table, number == ranked.c.rank
-        )
-        by_rank = {row[0]: (row[1], row[2]) for row in self._connection.execute(query)}
-        drawn = [by_rank[one] for one in ranks.tolist()]
-        return np.array([serial for serial, _ in drawn], dtype=np.int64), [name for _, name in drawn]
+        all_of_them = func.aggregate_strings(cast(clients.c.serial, String), ",")
+        joined = self._connection.execute(_labelled(select(all_of_them), labels)).scalar_one()
+        return np.sort(np.fromstring(joined or "", dtype=np.int64, sep=","))
+
+    def ids_of(self, serials: npt.NDArray[np.int64]) -> dict[int, str]:
+        """The ids of these clients by their serials; one may have been removed a moment ago."""
+        _, number = numbers_table(self._connection, serials)
+        query = select(clients.c.serial, clients.c.client_id).where(clients.c.serial.in_(select(number)))
+        return {serial: client_id for serial, client_id in self._connection.execute(query)}  # noqa: C416
 
     def track_records(self, client_ids: Sequence[str]) -> dict[str, TrackRecord]:
         """How each of these did so far."""

@@ -11,6 +11,11 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 
+def to_microseconds(moment: datetime) -> int:
+    """A moment as ``Moment`` keeps it."""
+    return (moment - _EPOCH) // _MICROSECOND
+
+
 class Moment(TypeDecorator[datetime]):
     """A moment in UTC, kept as microseconds since 1970: exact, ordered, with no zone to lose."""
 
@@ -19,7 +24,7 @@ class Moment(TypeDecorator[datetime]):
 
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> int | None:  # noqa: ARG002
         """To microseconds."""
-        return None if value is None else (value - _EPOCH) // _MICROSECOND
+        return None if value is None else to_microseconds(value)
 
     def process_result_value(self, value: int | None, dialect: Dialect) -> datetime | None:  # noqa: ARG002
         """From microseconds."""
@@ -44,7 +49,7 @@ class Choice(TypeDecorator[StrEnum]):
 Serial = BigInteger().with_variant(Integer, "sqlite")
 """A number given out by the database; only INTEGER counts up by itself on SQLite."""
 
-Json = JSON().with_variant(JSONB, "postgresql")
+Json = JSON(none_as_null=True).with_variant(JSONB(none_as_null=True), "postgresql")
 
 
 def choice(name: str, kinds: type[StrEnum], **options: Any) -> tuple[Column[StrEnum], CheckConstraint]:

@@ -7,6 +7,7 @@ process queue up for a lock of their own rather than poll for SQLite's.
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
 from threading import Lock
 from typing import Any
 
@@ -29,6 +30,8 @@ from services.storage.trainings import Trainings
 _POOL = {"pool_size": 16, "max_overflow": 48, "pool_timeout": 60}
 """As many connections at the most as the API has threads, and some for the keeper and the writer."""
 
+_SQLITE_DRIVERS = ("sqlite", "sqlite+pysqlite")
+_IN_MEMORY = (None, "", ":memory:")
 _SQLITE_PRAGMAS = ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "busy_timeout=60000")
 
 
@@ -60,9 +63,10 @@ class UnitOfWork(Store):
 
     def commit(self) -> None:
         """Make it true, together with its events."""
-        self.events.write()
+        happened = self.events.write()
         self._connection.commit()
-        self._committed()
+        if happened:
+            self._committed()
 
 
 class Database:
@@ -77,24 +81,34 @@ class Database:
         if backend not in ("sqlite", "postgresql"):
             raise SettingsError(f"FEDCS_DATABASE_URL: {backend} is not supported; use sqlite or postgresql")
         self.is_sqlite = backend == "sqlite"
+        if self.is_sqlite and (parsed.drivername not in _SQLITE_DRIVERS or parsed.database in _IN_MEMORY):
+            raise SettingsError("FEDCS_DATABASE_URL: SQLite needs a file; use sqlite:///path/to/a/file")
         if not self.is_sqlite:
             parsed = parsed.set(drivername="postgresql+psycopg")
         self.engine = create_engine(parsed, pool_pre_ping=not self.is_sqlite, **_POOL)
         self._writing = self.engine.execution_options(writing=True)
+        # As on SQLite, a reading transaction sees one state, not the newest with each statement.
+        self._reading = (
+            self.engine
+            if self.is_sqlite
+            else self.engine.execution_options(isolation_level="REPEATABLE READ")
+        )
         self._writer: AbstractContextManager[Any] = Lock() if self.is_sqlite else nullcontext()
         self._listeners: list[Callable[[], None]] = []
+        self._inode: int | None = None
         if self.is_sqlite:
             event.listen(self.engine, "connect", _set_up_sqlite)
             event.listen(self.engine, "begin", _begin_sqlite)
+            event.listen(self.engine, "first_connect", self._note_file)
 
     def when_committed(self, listener: Callable[[], None]) -> None:
-        """Have this called, in the thread that commits, after each unit of work."""
+        """Have this called, in the thread that commits, after each unit of work with events."""
         self._listeners.append(listener)
 
     @contextmanager
     def reading(self) -> Iterator[Store]:
         """Look at one consistent state; nothing can be changed for good."""
-        with self.engine.connect() as connection:
+        with self._reading.connect() as connection:
             yield Store(connection)
 
     @contextmanager
@@ -108,9 +122,27 @@ class Database:
         with self.engine.connect() as connection:
             connection.execute(text("SELECT 1"))
 
+    def is_in_place(self) -> bool:
+        """Whether the file of a SQLite database is still the one that was opened.
+
+        Connections to a file that was deleted go on working, and what they write is lost.
+        """
+        return self._inode == self._find_inode()
+
     def close(self) -> None:
         """Close all connections."""
         self.engine.dispose()
+
+    def _note_file(self, connection: object, record: object) -> None:  # noqa: ARG002 - SQLAlchemy's signature
+        self._inode = self._find_inode()
+
+    def _find_inode(self) -> int | None:
+        if not self.is_sqlite or not self.engine.url.database:
+            return None
+        try:
+            return Path(self.engine.url.database).stat().st_ino
+        except FileNotFoundError:
+            return None
 
     def _notify(self) -> None:
         for listener in self._listeners:

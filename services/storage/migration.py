@@ -52,7 +52,8 @@ def _run(connection: Connection, revision: str) -> None:
 
 def _config(connection: Connection | None) -> Config:
     config = Config()
-    config.set_main_option("script_location", str(Path(migrations.__file__).parent))
+    scripts = str(Path(migrations.__file__).parent)
+    config.set_main_option("script_location", scripts.replace("%", "%%"))  # a single % would be expanded
     config.set_main_option("path_separator", "os")
     config.attributes["connection"] = connection
     return config

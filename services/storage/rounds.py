@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from sqlalchemy import Connection, Select, bindparam, delete, func, insert, select, update
+from sqlalchemy import Connection, Row, Select, delete, func, insert, select, update
 
 from services.domain.rounds import (
     OPEN_STATES,
@@ -121,15 +121,23 @@ class Rounds:
         """All rounds in these states."""
         return self._all(_rounds().where(rounds.c.state.in_(states)))
 
-    def set_candidates(self, round_: Round, rows: Sequence[dict[str, object]]) -> None:
-        """Record the candidates, in place of those recorded before."""
+    def set_candidates(self, round_: Round, asked: Sequence[Candidate]) -> None:
+        """Record the candidates, in place of those recorded before.
+
+        There may be a hundred thousand, so the driver gets them as they are.
+        """
         if round_.window_ends_at is not None:
             self._connection.execute(delete(candidates).where(candidates.c.round_serial == round_.serial))
-        if rows:
-            self._connection.execute(
-                insert(candidates).values(round_serial=bindparam("round_serial")),
-                [{"round_serial": round_.serial, **row} for row in rows],
-            )
+        mark = "?" if self._connection.dialect.name == "sqlite" else "%s"
+        columns = ("round_serial", *Candidate._fields)
+        names, marks = ", ".join(columns), ", ".join([mark] * len(columns))
+        statement = f"INSERT INTO candidates ({names}) VALUES ({marks})"  # noqa: S608 - nothing of a caller's
+        if asked:
+            rows = [
+                (round_.serial, position, client_id, outcome.value, *numbers)
+                for position, client_id, outcome, *numbers in asked
+            ]
+            self._connection.exec_driver_sql(statement, rows)
 
     def add_slots(self, round_: Round, planned: Sequence[Slot]) -> None:
         """Record who was selected."""
@@ -142,7 +150,7 @@ class Rounds:
         """The candidates in the order they were drawn."""
         query = select(candidates).where(candidates.c.round_serial == round_serial)
         rows = self._connection.execute(query.order_by(candidates.c.position))
-        return [as_dataclass(Candidate, row) for row in rows]
+        return [_candidate(row) for row in rows]
 
     def candidate(self, round_serial: int, client_id: str) -> Candidate | None:
         """One candidate."""
@@ -150,7 +158,7 @@ class Rounds:
             candidates.c.round_serial == round_serial, candidates.c.client_id == client_id
         )
         row = self._connection.execute(query).one_or_none()
-        return as_dataclass(Candidate, row) if row else None
+        return _candidate(row) if row else None
 
     def asked_clients(self, round_serial: int) -> tuple[npt.NDArray[np.int64], list[str], list[str]]:
         """Serials and ids of the candidates still enrolled, in the order drawn; ids of those that are not."""
@@ -233,6 +241,10 @@ class Rounds:
     def _all(self, query: Select[Any]) -> list[Round]:
         rows = self._connection.execute(query.order_by(rounds.c.serial))
         return [as_dataclass(Round, row) for row in rows]
+
+
+def _candidate(row: Row[Any]) -> Candidate:
+    return Candidate(*(getattr(row, name) for name in Candidate._fields))
 
 
 def _rounds() -> Select[Any]:

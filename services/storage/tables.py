@@ -339,9 +339,9 @@ events = Table(
 event_counter = Table(
     "event_counter",
     metadata,
-    Column("only", Integer, primary_key=True, autoincrement=False),
+    Column("counter", Integer, primary_key=True, autoincrement=False),
     Column("last_number", BigInteger, nullable=False),
-    CheckConstraint("only = 1", name="one_row"),
+    CheckConstraint("counter = 1", name="one_row"),
 )
 
 idempotency_keys = Table(

@@ -50,18 +50,21 @@ class Trainings:
         row = self._connection.execute(query).one_or_none()
         return as_dataclass(Training, row) if row else None
 
-    def end(self, training_id: str, **values: object) -> None:
+    def end(self, training_id: str, **values: object) -> Training:
         """Set how a training ended."""
         self._connection.execute(
             update(trainings).where(trainings.c.training_id == training_id).values(**values)
         )
+        return self.get(training_id)
 
-    def cancel(self, round_: Round, now: datetime) -> None:
-        """Take back what nobody will upload any more."""
+    def cancel(self, round_: Round, now: datetime) -> list[Training]:
+        """Take back what nobody will upload any more; which they were."""
         waiting = (trainings.c.round_serial == round_.serial) & (trainings.c.state == TrainingState.WAITING)
+        found = self._connection.execute(_trainings().where(waiting)).all()
         self._connection.execute(
             update(trainings).where(waiting).values(state=TrainingState.CANCELLED, ended_at=now)
         )
+        return [as_dataclass(Training, row) for row in found]
 
 
 def _trainings() -> Select[Any]:

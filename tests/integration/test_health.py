@@ -3,6 +3,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -42,34 +43,114 @@ def test_not_ready_when_the_data_directory_is_gone(tmp_path: Path) -> None:
         assert "No such file" in service.get("/readyz").json()["detail"]
 
 
-def test_every_operation_is_documented_with_its_problems(service: httpx.Client) -> None:
+def operations_of(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            yield f"{method.upper()} {path}", operation
+
+
+def has_example(document: dict[str, Any], media: dict[str, Any]) -> bool:
+    """Whether a body has an example, of its own or of the schema that it or its items follow."""
+    if {"example", "examples"} & set(media):
+        return True
+    schema = resolved(document, media["schema"])
+    if schema.get("type") == "array":
+        schema = resolved(document, schema["items"])
+    return bool(schema.get("examples"))
+
+
+def resolved(document: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
+    name = schema.get("$ref", "").rpartition("/")[2]
+    found: dict[str, Any] = document["components"]["schemas"][name] if name else schema
+    return found
+
+
+def test_every_operation_is_documented_with_examples(service: httpx.Client) -> None:
     document = service.get("/openapi.json").json()
     assert document["info"]["title"] == "FedCS Operator"
-    plan = document["paths"]["/plans"]["post"]
-    assert set(plan["responses"]) == {"200", "400", "401", "403", "413", "415", "422", "429"}
-    for status in set(plan["responses"]) - {"200"}:
-        content = plan["responses"][status]["content"]
-        assert list(content) == ["application/problem+json"]
-        for cause, documented in content["application/problem+json"]["examples"].items():
-            assert documented["value"]["cause"] == cause
-            assert documented["value"]["status"] == int(status)
-    assert document["components"]["schemas"]["PlanRequest"]["properties"]["policy"]["enum"] == [
-        "fedcs",
-        "optimal",
-        "fedlim",
-        "fl",
-    ]
-    assert document["components"]["schemas"]["LeftOutReason"]["enum"] == ["DEADLINE", "NO_DATA"]
+    for name, operation in operations_of(document):
+        assert operation["summary"], name
+        assert operation["description"], name
+        for kind, media in operation.get("requestBody", {}).get("content", {}).items():
+            assert kind != "application/json" or has_example(document, media), name
+        good = {status: said for status, said in operation["responses"].items() if status < "300"}
+        assert good, name
+        for status, said in good.items():
+            for kind, media in said.get("content", {}).items():
+                assert kind == "application/octet-stream" or has_example(document, media), (
+                    name,
+                    status,
+                    kind,
+                )
+
+
+def test_every_problem_is_documented_with_an_example(service: httpx.Client) -> None:
+    document = service.get("/openapi.json").json()
+    for name, operation in operations_of(document):
+        for status, said in operation["responses"].items():
+            if status < "400":
+                continue
+            assert list(said["content"]) == ["application/problem+json"], (name, status)
+            examples = said["content"]["application/problem+json"]["examples"]
+            assert examples, (name, status)
+            for cause, documented in examples.items():
+                problem = documented["value"]
+                assert (problem["cause"], problem["status"]) == (cause, int(status)), name
+                assert problem["title"], name
+                assert problem["detail"], name
+    plan = document["paths"]["/plans"]["post"]["responses"]
+    assert set(plan) == {"200", "400", "401", "403", "413", "415", "422", "429"}
     assert {"Problem", "InvalidParam"} <= set(document["components"]["schemas"])
 
 
-def test_every_number_in_a_request_has_documented_limits(service: httpx.Client) -> None:
+def test_every_operation_with_a_key_can_be_refused(service: httpx.Client) -> None:
+    for name, operation in operations_of(service.get("/openapi.json").json()):
+        if operation["security"]:
+            assert {"401", "403", "429"} <= set(operation["responses"]), name
+
+
+def test_choices_are_listed(service: httpx.Client) -> None:
     schemas = service.get("/openapi.json").json()["components"]["schemas"]
-    for schema in (schemas["PlanRequest"], schemas["Candidate"]):
-        for name, documented in schema["properties"].items():
-            if documented.get("type") in ("number", "integer"):
-                assert {"minimum", "exclusiveMinimum"} & set(documented), name
-                assert {"maximum", "exclusiveMaximum"} & set(documented), name
+    assert schemas["PlanRequest"]["properties"]["policy"]["enum"] == ["fedcs", "optimal", "fedlim", "fl"]
+    assert schemas["LeftOutReason"]["enum"] == ["DEADLINE", "NO_DATA"]
+
+
+def numbers_in(document: dict[str, Any], schema: dict[str, Any], name: str) -> Iterator[tuple[str, Any]]:
+    """The schemas of all numbers in a schema, by where they are."""
+    schema = resolved(document, schema)
+    if schema.get("type") in ("number", "integer"):
+        yield name, schema
+    for property_name, inner in schema.get("properties", {}).items():
+        yield from numbers_in(document, inner, f"{name}/{property_name}")
+    for inner in schema.get("anyOf", ()):
+        if "required" not in inner:  # which of its properties have to be there, said before
+            yield from numbers_in(document, inner, name)
+    if "items" in schema:
+        yield from numbers_in(document, schema["items"], f"{name}[]")
+
+
+def test_every_number_in_a_request_has_documented_limits(service: httpx.Client) -> None:
+    document = service.get("/openapi.json").json()
+    numbers: list[tuple[str, Any]] = []
+    for name, operation in operations_of(document):
+        for parameter in operation.get("parameters", ()):
+            numbers += numbers_in(document, parameter["schema"], f"{name} {parameter['name']}")
+        for media in operation.get("requestBody", {}).get("content", {}).values():
+            numbers += numbers_in(document, media["schema"], name)
+    assert len(numbers) > 40
+    for name, schema in numbers:
+        assert {"minimum", "exclusiveMinimum"} & set(schema), name
+        assert {"maximum", "exclusiveMaximum"} & set(schema), name
+
+
+def test_every_batch_has_a_documented_length(service: httpx.Client) -> None:
+    document = service.get("/openapi.json").json()
+    for name in ("EnrolmentBatchRequest", "ReportBatchRequest", "PlanRequest"):
+        lists = [
+            one for one in document["components"]["schemas"][name]["properties"].values() if "items" in one
+        ]
+        assert lists, name
+        assert all("maxItems" in one for one in lists), name
 
 
 @pytest.fixture
@@ -99,4 +180,6 @@ def test_a_bug_is_a_problem_that_tells_nothing(
     assert response.headers["content-type"] == "application/problem+json"
     assert response.json()["cause"] == "INTERNAL_ERROR"
     assert "secret" not in response.text
+    assert response.headers["x-correlator"]
+    assert response.headers["x-content-type-options"] == "nosniff"
     assert "secret detail" in capsys.readouterr().out

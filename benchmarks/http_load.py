@@ -1,0 +1,71 @@
+"""A load generator that costs little itself: prepared requests, kept connections, answers barely parsed."""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+import numpy as np
+
+
+@dataclass
+class Load:
+    """What came back."""
+
+    seconds: float = 0.0
+    statuses: Counter[int] = field(default_factory=Counter)
+    latencies_s: list[float] = field(default_factory=list)
+
+    @property
+    def per_second(self) -> float:
+        """Answers per second."""
+        return len(self.latencies_s) / self.seconds
+
+    def latency_ms(self, percentile: float) -> float:
+        """A percentile of the time to an answer."""
+        return float(np.percentile(self.latencies_s, percentile)) * 1000
+
+
+def prepare(method: str, path: str, key: str, body: bytes) -> bytes:
+    """A request as bytes."""
+    head = (
+        f"{method} {path} HTTP/1.1\r\nHost: bench\r\nAuthorization: Bearer {key}\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+def generate(url: str, requests: Sequence[bytes], seconds: float) -> Load:
+    """Send, one connection for each prepared request, again and again for so long."""
+    return asyncio.run(_generate(url, requests, seconds))
+
+
+async def _generate(url: str, requests: Sequence[bytes], seconds: float) -> Load:
+    load = Load()
+    address = urlsplit(url)
+    until = time.perf_counter() + seconds
+    began = time.perf_counter()
+    await asyncio.gather(
+        *(_repeat(address.hostname or "", address.port or 80, request, until, load) for request in requests)
+    )
+    load.seconds = time.perf_counter() - began
+    return load
+
+
+async def _repeat(host: str, port: int, request: bytes, until: float, load: Load) -> None:
+    reader, writer = await asyncio.open_connection(host, port)
+    while (began := time.perf_counter()) < until:
+        writer.write(request)
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = next(
+            int(line.split(b":")[1])
+            for line in head.lower().split(b"\r\n")
+            if line.startswith(b"content-length")
+        )
+        await reader.readexactly(length)
+        load.latencies_s.append(time.perf_counter() - began)
+        load.statuses[int(head[9:12])] += 1
+    writer.close()
+    await writer.wait_closed()

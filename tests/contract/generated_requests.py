@@ -1,0 +1,97 @@
+"""What schemathesis cannot know from the schema when it makes up requests; loaded by ``schemathesis.toml``.
+
+Who calls: the operator, and where only a client may call, a client; the keys of those enrolled before come in
+``FEDCS_CLIENT_KEYS``.
+What a schema cannot say is seen to here for requests that are meant to be good, so that they get further than
+the checks of the request: an ``Idempotency-Key`` is used once, the clients of one request differ, the parts of
+a round fit into it, a model is a file of tensors with its digest. Requests meant to be bad are left alone.
+"""
+
+import json
+import os
+import uuid
+from typing import Any
+
+import schemathesis
+from hypothesis import strategies as st
+
+from tests.integration.cell import content_digest, make_model
+
+CLIENT_OPERATIONS = {"GET /assignments", "PUT /rounds/{round_id}/updates/{client_id}"}
+LONGEST_WAIT_S = 0.05
+LONGEST_IDEMPOTENCY_KEY = 255
+
+_client_keys: dict[str, str] = json.loads(os.environ.get("FEDCS_CLIENT_KEYS", "{}"))
+
+
+# All have the same tensors: an update fits any task's model.
+schemathesis.openapi.media_type("application/octet-stream", st.integers(0, 3).map(make_model))
+
+
+@schemathesis.auth(refresh_interval=None)
+class Keys:
+    """The operator's key, or that of the client an operation is for."""
+
+    def get(self, case: schemathesis.Case, context: schemathesis.AuthContext) -> str:
+        """The key to call with."""
+        if context.operation.label not in CLIENT_OPERATIONS:
+            return os.environ["FEDCS_OPERATOR_KEY"]
+        named = case.path_parameters.get("client_id")
+        newest = next(reversed(_client_keys.values()), "nobody")
+        return _client_keys.get(named, newest) if isinstance(named, str) else newest
+
+    def set(self, case: schemathesis.Case, data: str, context: schemathesis.AuthContext) -> None:  # noqa: ARG002
+        """Send it."""
+        case.headers["Authorization"] = f"Bearer {data}"
+
+
+@schemathesis.hook
+def after_call(
+    context: schemathesis.HookContext,  # noqa: ARG001
+    case: schemathesis.Case,
+    response: schemathesis.Response,
+) -> None:
+    if response.status_code == 201 and case.operation.label == "POST /clients":
+        enrolled = response.json()
+        _client_keys[enrolled["client_id"]] = enrolled["api_key"]
+    if response.status_code == 204 and case.operation.label == "DELETE /clients/{client_id}":
+        _client_keys.pop(case.path_parameters["client_id"], None)
+    if response.status_code == 204 and case.operation.label == "DELETE /keys/{key_id}":
+        revoked = case.path_parameters["key_id"]
+        for client_id in [name for name, key in _client_keys.items() if f"_{revoked}_" in key]:
+            del _client_keys[client_id]
+
+
+@schemathesis.hook
+def before_call(
+    context: schemathesis.HookContext,  # noqa: ARG001
+    case: schemathesis.Case,
+    kwargs: dict[str, Any],  # noqa: ARG001
+) -> None:
+    if case.meta is None or not case.meta.generation.mode.is_positive:
+        return
+    if "Idempotency-Key" in case.headers:
+        fresh = f"{case.headers['Idempotency-Key']}-{uuid.uuid4()}"
+        case.headers["Idempotency-Key"] = fresh[-LONGEST_IDEMPOTENCY_KEY:]
+    if isinstance(case.body, bytes):
+        case.headers.update(content_digest(case.body))
+    if isinstance(case.body, dict):
+        _make_consistent(case.operation.label, case.body)
+    if case.operation.label == "GET /assignments" and "wait_s" in case.query:
+        case.query["wait_s"] = min(float(case.query["wait_s"]), LONGEST_WAIT_S)
+
+
+def _make_consistent(operation: str, body: dict[str, Any]) -> None:
+    if operation == "POST /tasks":
+        planned_s = body.get("selection_s", 0) + body.get("aggregation_s", 0)
+        if planned_s >= body["round_deadline_s"]:
+            body["selection_s"] = body["aggregation_s"] = 0
+    if operation == "POST /clients/batch":
+        body["clients"] = _distinct(body["clients"])
+    if operation == "POST /plans":
+        body["candidates"] = _distinct(body["candidates"])
+
+
+def _distinct(clients: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    by_id = {client.get("client_id") or id(client): client for client in clients}
+    return list(by_id.values())

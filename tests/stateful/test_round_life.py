@@ -1,0 +1,437 @@
+"""The round's life on a real database, driven at random and held against a model of it."""
+
+import uuid
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+from sqlalchemy import insert, select
+
+from services.contract.tasks import TaskRequest
+from services.domain import jobs as stored_jobs
+from services.domain.evaluation import Evaluation
+from services.domain.jobs import JobKind, JobState
+from services.domain.nanoseconds import to_seconds
+from services.errors import (
+    DeadlinePassedError,
+    FedCSError,
+    SlotClosedError,
+)
+from services.protocol.aggregation import close_if_overdue, close_round, drop_client, finish_aggregation
+from services.protocol.distribution import begin_collection, hand_out_model, note_model_fetched
+from services.protocol.evaluation import finish_evaluation
+from services.protocol.initialization import cancel_task, finish_initialization, set_initial_model, start_task
+from services.protocol.job_failure import fail_job
+from services.protocol.next_round import advance_task
+from services.protocol.resource_request import end_report_window, open_round
+from services.protocol.upload import Arrival, accept_update, admit_upload, record_late, record_rejection
+from services.storage.database import Database, Store, UnitOfWork
+from services.storage.migration import migrate
+from services.storage.model_store import Blob
+from services.storage.rows import as_dataclass
+from services.storage.tables import jobs, resource_reports
+from tests.stateful.consistency import check_consistency
+from tests.stateful.round_model import Job, Report, Slot, TaskModel, Terms
+
+_T = TypeVar("_T")
+
+BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
+CLIENTS = 4
+LEASE_S = 60
+
+terms = st.builds(
+    Terms,
+    simulated=st.booleans(),
+    strict=st.booleans(),
+    waits_for_all=st.sampled_from([False, False, True]),
+    min_clients=st.integers(1, 2),
+    min_updates=st.integers(1, 3),
+    window_s=st.sampled_from([0, 0, 20]),
+    auto_advance=st.booleans(),
+    rounds_that_fit=st.sampled_from([None, None, 1, 2]),
+    target=st.sampled_from([None, None, 0.5]),
+)
+client_numbers = st.integers(0, CLIENTS - 1)
+files = st.sampled_from([Blob("a" * 64, 1000), Blob("b" * 64, 1000)])
+waits_s = st.sampled_from([0, 1, 5, 20, 30, 60, 200, 1000])
+
+
+def to_request(terms: Terms, labels: dict[str, str]) -> TaskRequest:
+    """Each of four clients takes 5 s to train and 10 s to upload: all fit into a round."""
+    return TaskRequest(
+        round_deadline_s=float(terms.deadline_s),
+        final_deadline_s=None if terms.final_deadline_s is None else float(terms.final_deadline_s),
+        aggregation_s=float(terms.aggregation_s),
+        request_fraction=1.0,
+        policy="fl" if terms.waits_for_all else "fedcs",
+        clock="simulated" if terms.simulated else "wall",
+        slot_enforcement="strict" if terms.strict else "deadline",
+        slot_grace_s=float(terms.grace_s),
+        min_clients=terms.min_clients,
+        min_updates=terms.min_updates,
+        report_window_s=float(terms.window_s),
+        report_max_age_s=1e9,
+        auto_advance=terms.auto_advance,
+        target_accuracy=terms.target,
+        dataset=None if terms.target is None else "digits",
+        idle_timeout_s=float(terms.idle_s),
+        model_size_bytes=1_250_000,
+        labels=labels,
+    )
+
+
+class RoundLife(RuleBasedStateMachine):
+    """Each rule does something to the service and to the model, and compares what they say of it."""
+
+    def __init__(self, database: Database) -> None:
+        super().__init__()
+        self.database = database
+        self.passed_s = 0
+        self.claims: list[tuple[Job, stored_jobs.Job]] = []
+        self.accepted: dict[tuple[str, str], str] = {}
+        self.tokens: dict[str, int] = {}
+
+    @initialize(
+        terms=terms,
+        reported=st.sampled_from([range(4), range(3), range(2), range(0)]),
+        begun=st.sampled_from(["round", "round", "round", "model", ""]),
+    )
+    def create_task(self, terms: Terms, reported: range, begun: str) -> None:
+        labels = {"example": uuid.uuid4().hex}
+        self.client_ids = [f"{labels['example']}-{number}" for number in range(CLIENTS)]
+        with self.database.unit_of_work() as uow:
+            self.serials = uow.clients.add(dict.fromkeys(self.client_ids, labels), self.now)
+            self.task_id = start_task(uow, to_request(terms, labels).terms(), self.now).task_id
+            uow.commit()
+        self.model = TaskModel(terms, set(self.client_ids))
+        for number in reported:
+            self.report(number, has_data=True)
+        if begun:
+            self.operator_sets_the_model(Blob("a" * 64, 1000))
+        if begun == "round":
+            self.operator_opens_a_round()
+
+    @property
+    def now(self) -> datetime:
+        return BEGAN + timedelta(seconds=self.passed_s)
+
+    @property
+    def round_id(self) -> str:
+        """Of the newest round."""
+        return self.look(lambda store: store.rounds.of_task(self.task_serial)[-1].round_id)
+
+    @property
+    def task_serial(self) -> int:
+        return self.look(lambda store: store.tasks.get(self.task_id).serial)
+
+    def look(self, at: Callable[[Store], _T]) -> _T:
+        with self.database.reading() as store:
+            return at(store)
+
+    def act(self, act: Callable[[UnitOfWork], object]) -> str:
+        """Do it in a transaction; what came of it."""
+        try:
+            with self.database.unit_of_work() as uow:
+                done = act(uow)
+                uow.commit()
+        except FedCSError as error:
+            return error.cause
+        return "repeated" if done is False else "ok"
+
+    @rule(seconds=waits_s)
+    def time_passes(self, seconds: int) -> None:
+        self.passed_s += seconds
+
+    @rule(number=client_numbers, has_data=st.sampled_from([True, True, True, False]))
+    def report(self, number: int, has_data: bool) -> None:
+        client_id = self.client_ids[number]
+        if client_id not in self.model.clients:
+            return
+        row = {
+            "client_serial": self.serials[client_id],
+            "task_serial": None,
+            "throughput_bps": 1e6,
+            "compute_samples_per_s": 100.0,
+            "data_samples": 100 if has_data else 0,
+            "report_resource_blocks": 10,
+            "observed_at": self.now,
+            "received_at": self.now,
+            "radio": None,
+        }
+        assert self.act(lambda uow: uow._connection.execute(insert(resource_reports), row)) == "ok"
+        self.model.reports[client_id].append(Report(self.passed_s, has_data))
+
+    @precondition(lambda self: self.passed_s < 30 or self.model.rounds)
+    @rule(file=files)
+    def operator_sets_the_model(self, file: Blob) -> None:
+        done = self.act(lambda uow: set_initial_model(uow, self.task_id, file, self.now))
+        assert done == self.model.set_model(file.digest)
+
+    @precondition(lambda self: self.passed_s < 30 or not self.model.open_round)
+    @rule()
+    def operator_opens_a_round(self) -> None:
+        done = self.act(lambda uow: open_round(uow, self.task_id, self.now))
+        assert done == self.model.open(self.passed_s)
+        if done == "ok" and not self.model.terms.window_s:
+            self.model.schedule(self.passed_s, self.planned())
+
+    def planned(self) -> dict[str, Slot]:
+        """The slots as the service has planned them."""
+        found = self.look(lambda store: store.rounds.slots(store.rounds.get(self.round_id).serial))
+        return {
+            slot.client_id: Slot(to_seconds(slot.window_start_ns), to_seconds(slot.window_end_ns))
+            for slot in found
+        }
+
+    @precondition(lambda self: self.model.is_requesting)
+    @rule(more=st.sets(client_numbers))
+    def keeper_ends_the_report_window(self, more: set[int]) -> None:
+        for number in more:
+            self.report(number, has_data=True)
+        self.passed_s = max(self.passed_s, self.model.rounds[-1].opened_at + self.model.terms.window_s)
+        assert self.act(lambda uow: end_report_window(uow, self.round_id, self.now)) == "ok"
+        self.model.schedule(self.passed_s, self.planned())
+
+    @precondition(lambda self: self.model.rounds)
+    @rule(number=client_numbers)
+    def client_fetches_the_model(self, number: int) -> None:
+        client_id = self.client_ids[number]
+
+        def fetch(uow: UnitOfWork) -> None:
+            _, begins = hand_out_model(uow, self.round_id, client_id)
+            if begins:
+                begin_collection(uow, self.round_id, self.now)
+            note_model_fetched(uow, self.round_id, client_id, self.now)
+
+        assert self.act(fetch) == self.model.fetch(client_id, self.passed_s)
+
+    @precondition(lambda self: self.model.rounds)
+    @rule(number=client_numbers, file=files, told_s=st.sampled_from([0.0, 20.0, 30.0, 45.0, 90.0, 194.0, 195.0]))
+    def client_uploads(self, number: int, file: Blob, told_s: float) -> None:
+        self.upload(self.client_ids[number], file, told_s)
+
+    @precondition(lambda self: self.model.rounds and self.model.rounds[-1].slots)
+    @rule(file=files, data=st.data())
+    def client_uploads_in_its_slot(self, file: Blob, data: st.DataObject) -> None:
+        slots = self.model.rounds[-1].slots
+        client_id = data.draw(st.sampled_from(self.client_ids).filter(slots.__contains__))
+        started_at = self.model.rounds[-1].started_at
+        assert started_at is not None
+        if not self.model.terms.simulated:
+            self.passed_s = max(self.passed_s, started_at + round(slots[client_id].closes_s))
+        self.upload(client_id, file, slots[client_id].closes_s)
+
+    @precondition(lambda self: self.model.is_uploading)
+    @rule(file=files)
+    def all_clients_upload_in_their_slots(self, file: Blob) -> None:
+        round_ = self.model.rounds[-1]
+        assert round_.started_at is not None
+        for client_id, slot in sorted(round_.slots.items(), key=lambda item: item[1].closes_s):
+            if not self.model.terms.simulated:
+                self.passed_s = max(self.passed_s, round_.started_at + round(slot.closes_s))
+            self.upload(client_id, file, slot.closes_s)
+
+    def upload(self, client_id: str, file: Blob, told_s: float) -> None:
+        """As the API does it: look, receive, record."""
+        round_id = self.round_id
+        arrival = Arrival(self.now, told_s if self.model.terms.simulated else None)
+
+        def send(uow: UnitOfWork) -> bool:
+            admit_upload(uow, round_id, client_id, arrival)
+            return accept_update(
+                uow, round_id, client_id, file, data_samples=100, arrival=arrival, now=self.now
+            )
+
+        done = self.act(send)
+        if done in (DeadlinePassedError.cause, SlotClosedError.cause):
+            noted = self.act(lambda uow: record_late(uow, round_id, client_id, arrival, self.now))
+            assert noted == "ok"
+        assert done == self.model.upload(client_id, self.passed_s, told_s, file.digest)
+        if done == "ok":
+            self.accepted[round_id, client_id] = file.digest
+
+    @precondition(lambda self: self.model.rounds)
+    @rule(number=client_numbers)
+    def client_sends_what_is_no_update(self, number: int) -> None:
+        client_id = self.client_ids[number]
+        self.act(lambda uow: record_rejection(uow, self.round_id, client_id, "not finite", self.now))
+        self.model.reject(client_id, self.passed_s)
+
+    @precondition(lambda self: self.accepted or self.passed_s > 60)
+    @precondition(lambda self: self.model.rounds)
+    @rule()
+    def operator_closes_the_round(self) -> None:
+        done = self.act(lambda uow: close_round(uow, self.round_id, self.now))
+        assert done == self.model.close(self.passed_s)
+
+    @precondition(lambda self: self.model.is_uploading)
+    @rule()
+    def keeper_closes_overdue_rounds(self) -> None:
+        assert self.act(lambda uow: close_if_overdue(uow, self.round_id, self.now)) == "ok"
+        self.model.keep_deadline(self.passed_s)
+
+    @precondition(lambda self: self.model.rounds and not self.model.open_round)
+    @rule()
+    def keeper_advances_the_task(self) -> None:
+        assert self.act(lambda uow: advance_task(uow, self.task_id, self.now)) == "ok"
+        if self.model.should_advance(self.passed_s):
+            assert self.model.open(self.passed_s) == "ok"
+            if not self.model.terms.window_s:
+                self.model.schedule(self.passed_s, self.planned())
+
+    @precondition(lambda self: len(self.model.rounds) > 3 or self.passed_s > 1500)
+    @rule()
+    def operator_cancels_the_task(self) -> None:
+        done = self.act(lambda uow: cancel_task(uow, self.task_id, self.now))
+        assert done == self.model.cancel(self.passed_s)
+
+    @precondition(lambda self: len(self.model.clients) > 2 and self.passed_s > 20)
+    @rule(number=client_numbers)
+    def operator_removes_a_client(self, number: int) -> None:
+        client_id = self.client_ids[number]
+        if client_id not in self.model.clients:
+            return
+
+        def remove(uow: UnitOfWork) -> None:
+            for round_ in uow.rounds.open_for(client_id):
+                drop_client(uow, client_id, round_.round_id, self.now)
+            uow.clients.remove(client_id)
+
+        assert self.act(remove) == "ok"
+        self.model.remove(client_id, self.passed_s)
+
+    @rule(data=st.data())
+    def worker_claims_a_job(self, data: st.DataObject) -> None:
+        numbers = range(len(self.model.jobs))
+        waiting = [number for number in numbers if self.model.jobs[number].state is JobState.WAITING]
+        number = data.draw(st.sampled_from(waiting or numbers))
+        stored = self.stored_jobs()[number]
+        with self.database.unit_of_work() as uow:
+            claimed = uow.jobs.claim(stored.job_id, self.now, timedelta(seconds=LEASE_S))
+            uow.commit()
+        assert self.model.claim(self.model.jobs[number], self.passed_s, LEASE_S) == (claimed is not None)
+        if claimed is not None:
+            self.claims.append((self.model.jobs[number], claimed))
+
+    @precondition(lambda self: any(job.state is JobState.WAITING for job in self.model.jobs))
+    @rule(data=st.data(), file=files, accuracy=st.sampled_from([0.1, 0.9]))
+    def worker_does_a_job(self, data: st.DataObject, file: Blob, accuracy: float) -> None:
+        self.worker_claims_a_job(data)
+        self.finish(*self.claims[-1], file, accuracy)
+
+    @precondition(lambda self: self.claims)
+    @rule(data=st.data(), file=files, accuracy=st.sampled_from([0.1, 0.9]))
+    def worker_finishes_what_it_claimed(self, data: st.DataObject, file: Blob, accuracy: float) -> None:
+        self.finish(*data.draw(st.sampled_from(self.claims[-3:])), file, accuracy)
+
+    def finish(self, job: Job, claimed: stored_jobs.Job, file: Blob, accuracy: float) -> None:
+        """As a worker does it; under an older lease nothing comes of it."""
+        version = int(claimed.subject.get("version", 0))
+
+        def finish(uow: UnitOfWork) -> bool:
+            if claimed.kind is JobKind.INITIALIZE_MODEL:
+                return finish_initialization(uow, claimed, file, self.now)
+            if claimed.kind is JobKind.AGGREGATE_ROUND:
+                return finish_aggregation(uow, claimed, file, self.now)
+            return finish_evaluation(uow, claimed, Evaluation(version, accuracy, 1.0, 100, self.now), self.now)
+
+        done = self.act(finish)
+        expected = self.model.finish(job, claimed.attempts, self.passed_s, file.digest, accuracy)
+        assert (done == "ok") == expected
+
+    @precondition(lambda self: self.claims)
+    @rule(data=st.data())
+    def worker_fails_at_what_it_claimed(self, data: st.DataObject) -> None:
+        job, claimed = data.draw(st.sampled_from(self.claims[-3:]))
+        done = self.act(lambda uow: fail_job(uow, self.task_id, claimed, "out of memory", self.now))
+        assert (done == "ok") == self.model.fail(job, claimed.attempts, self.passed_s)
+
+    @precondition(lambda self: self.claims)
+    @rule()
+    def keeper_expires_leases(self) -> None:
+        own = {job.job_id for job in self.stored_jobs()}
+        expired = self.look(lambda store: store.jobs.expired(self.now))
+        for job in expired:
+            if job.job_id in own:
+                assert self.act(lambda uow, job=job: fail_job(uow, self.task_id, job, "gone", self.now)) == "ok"
+        for job_model in list(self.model.jobs):
+            if job_model.state is JobState.LEASED and (job_model.expires_at or 0) <= self.passed_s:
+                self.model.fail(job_model, job_model.attempts, self.passed_s)
+
+    def stored_jobs(self) -> list[stored_jobs.Job]:
+        """In the order they were asked for, as in the model."""
+        of_task = select(jobs).where(jobs.c.task_serial == self.task_serial).order_by(jobs.c.serial)
+        with self.database.engine.connect() as connection:
+            return [as_dataclass(stored_jobs.Job, row) for row in connection.execute(of_task)]
+
+    @invariant()
+    def the_database_is_consistent(self) -> None:
+        if hasattr(self, "model"):
+            check_consistency(self.database, self.task_id)
+
+    @invariant()
+    def the_service_is_where_the_model_is(self) -> None:
+        if not hasattr(self, "model"):
+            return
+        with self.database.reading() as store:
+            task = store.tasks.get(self.task_id)
+            assert task.state is self.model.state
+            assert task.model_version == self.model.version
+            assert task.elapsed_s == pytest.approx(self.model.elapsed_s)
+            rounds = store.rounds.of_task(task.serial)
+            assert [(one.state, one.outcome) for one in rounds] == [
+                (one.state, one.outcome) for one in self.model.rounds
+            ]
+            for stored, expected in zip(rounds, self.model.rounds, strict=True):
+                outcomes = {slot.client_id: slot.outcome for slot in store.rounds.slots(stored.serial)}
+                assert outcomes == {name: slot.outcome for name, slot in expected.slots.items()}
+                kept = {one.client_id: one.digest for one in store.rounds.updates(stored.serial)}
+                for (round_id, client_id), digest in self.accepted.items():
+                    assert round_id != stored.round_id or kept[client_id] == digest
+
+    @invariant()
+    def tokens_only_rise(self) -> None:
+        if not hasattr(self, "model"):
+            return
+        found = self.stored_jobs()
+        assert [(job.state, job.attempts) for job in found] == [
+            (job.state, job.attempts) for job in self.model.jobs
+        ]
+        for job in found:
+            assert job.token >= self.tokens.get(job.job_id, 0)
+            self.tokens[job.job_id] = job.token
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
+    directory: Path = tmp_path_factory.mktemp("round-life")
+    database = Database(f"sqlite:///{directory}/fedcs.sqlite")
+    migrate(database)
+    yield database
+    database.close()
+
+
+def test_a_round_lives_as_the_model_says(database: Database) -> None:
+    run_state_machine_as_test(
+        lambda: RoundLife(database),
+        settings=settings(
+            max_examples=80,
+            stateful_step_count=50,
+            derandomize=True,
+            database=None,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
