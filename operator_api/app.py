@@ -50,6 +50,7 @@ def create_app(service: Service) -> FastAPI:
     async def run_parts(app: FastAPI) -> AsyncIterator[None]:  # noqa: ARG001 - FastAPI's signature
         service.reports.start()
         service.keeper.start()
+        await service.hub.start()
         following = asyncio.create_task(service.hub.run())
         yield
         service.hub.close()

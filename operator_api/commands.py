@@ -40,8 +40,8 @@ def up(host: str | None, port: int | None, data_dir: Path | None) -> None:
 def serve() -> None:
     """Start one API process, set up by FEDCS_* environment variables.
 
-    FEDCS_OPERATOR_KEY is required. FEDCS_HOST, FEDCS_PORT, FEDCS_API_ROOT, FEDCS_DATA_DIR,
-    FEDCS_MAX_JSON_BYTES and FEDCS_MIN_FREE_DISK_BYTES have defaults.
+    FEDCS_OPERATOR_KEY is required, the others have defaults: FEDCS_DATABASE_URL, FEDCS_MODEL_STORE,
+    FEDCS_BROKER_URL, FEDCS_DATA_DIR, FEDCS_HOST, FEDCS_PORT and more; docs/operating.md lists them all.
     """
     from operator_api.server import run_api
     from services.settings import Settings, load_settings

@@ -36,11 +36,14 @@ class EventHub:
         self._poke = asyncio.Event()
         self._closed = False
 
-    async def run(self) -> None:
-        """Follow the database until cancelled; commits of this process are noticed at once."""
+    async def start(self) -> None:
+        """Take note of where things stand."""
         loop = asyncio.get_running_loop()
-        self._database.when_committed(lambda: _call_soon(loop, self._poke.set))
+        self._database.when_events(lambda: _call_soon(loop, self._poke.set))
         self._last = await run_in_threadpool(self._last_number)
+
+    async def run(self) -> None:
+        """Follow the database until closed; commits of this process are noticed at once."""
         while not self._closed:
             try:
                 while await self._take_new():

@@ -56,7 +56,7 @@ class Keeper:
         self._wake = Event()
         self._stopping = False
         self._thread = Thread(target=self._run, name="keeper", daemon=True)
-        database.when_committed(self._wake.set)
+        database.when_events(self._wake.set)
 
     def start(self) -> None:
         """Begin to keep."""

@@ -31,8 +31,8 @@ class Monitoring:
         )
         self._lateness = Histogram(
             "fedcs_slot_lateness_seconds",
-            "End of an upload after the end of its slot; below zero: before.",
-            buckets=(-60, -10, -1, 0, 1, 5, 10, 30, 60, 300),
+            "By how much uploads ended after their slots; 0 for those in time.",
+            buckets=(0, 0.1, 1, 5, 10, 30, 60, 300),
             registry=self._registry,
         )
         self._expiries = Counter(
@@ -55,7 +55,7 @@ class Monitoring:
         """An update was accepted."""
         self._updates.labels("received").inc()
         self._upload_bytes.inc(size_bytes)
-        self._lateness.observe(lateness_s)
+        self._lateness.observe(max(lateness_s, 0.0))
 
     def update_not_received(self, outcome: str) -> None:
         """An update was ``repeated``, ``late`` or ``rejected``."""

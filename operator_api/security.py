@@ -106,7 +106,8 @@ class Guard:
     def _count(self, principal: Principal) -> None:
         limit = self._client_limit if principal.scope is Scope.CLIENT else self._operator_limit
         if not self._limiter.hit(limit, principal.key_id):
-            raise TooManyRequestsError(f"This key may ask {limit}.", float(limit.get_expiry()))
+            left_s = self._limiter.get_window_stats(limit, principal.key_id).reset_time - time.time()
+            raise TooManyRequestsError(f"This key may ask {limit}.", left_s)
 
 
 def bearer_text(request: Request) -> str:
@@ -150,7 +151,7 @@ class GuardedRoute(APIRoute):
 
 def _log_caller(principal: Principal) -> None:
     client = {} if principal.client_id is None else {"client_id": principal.client_id}
-    structlog.contextvars.bind_contextvars(key_id=principal.key_id, **client)
+    structlog.contextvars.bind_contextvars(caller=principal.key_id, **client)
 
 
 class ModelRoute(GuardedRoute):

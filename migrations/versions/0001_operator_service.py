@@ -197,10 +197,16 @@ def upgrade() -> None:
         sa.Column("observed_at", sa.BigInteger(), nullable=False),
         sa.Column("received_at", sa.BigInteger(), nullable=False),
         sa.Column("radio", JSON, nullable=True),
-        sa.CheckConstraint("compute_samples_per_s > 0", name=op.f("ck_resource_reports_compute_positive")),
+        sa.CheckConstraint(
+            "compute_samples_per_s > 0 AND compute_samples_per_s < 1e18",
+            name=op.f("ck_resource_reports_compute_positive"),
+        ),
         sa.CheckConstraint("data_samples >= 0", name=op.f("ck_resource_reports_data_not_negative")),
         sa.CheckConstraint("report_resource_blocks > 0", name=op.f("ck_resource_reports_blocks_positive")),
-        sa.CheckConstraint("throughput_bps > 0", name=op.f("ck_resource_reports_throughput_positive")),
+        sa.CheckConstraint(
+            "throughput_bps > 0 AND throughput_bps < 1e18",
+            name=op.f("ck_resource_reports_throughput_positive"),
+        ),
         sa.ForeignKeyConstraint(
             ["client_serial"],
             ["clients.serial"],
@@ -226,7 +232,7 @@ def upgrade() -> None:
         sa.Column("task_serial", SERIAL, nullable=False),
         sa.Column("version", sa.Integer(), nullable=False),
         sa.Column("accuracy", sa.Float(), nullable=False),
-        sa.Column("loss", sa.Float(), nullable=False),
+        sa.Column("loss", sa.Float(), nullable=True),
         sa.Column("samples", sa.BigInteger(), nullable=False),
         sa.Column("evaluated_at", sa.BigInteger(), nullable=False),
         sa.CheckConstraint(
@@ -275,7 +281,7 @@ def upgrade() -> None:
             name=op.f("ck_rounds_state_known"),
         ),
         sa.CheckConstraint(
-            "received <= selected AND selected <= asked AND asked <= clients",
+            "0 <= received AND received <= selected AND selected <= asked AND asked <= clients",
             name=op.f("ck_rounds_counts_nested"),
         ),
         sa.ForeignKeyConstraint(

@@ -19,7 +19,6 @@ from operator_api.openapi import (
 from operator_api.paging import PAGED, answer_page
 from operator_api.round_view import round_response, round_summary, schedule_csv, schedule_response
 from operator_api.security import Access, GuardedRoute, access
-from services.charts.gantt import draw_gantt
 from services.contract.fields import RoundId, TaskId
 from services.contract.rounds import RoundRequest, RoundResponse, RoundSummary, ScheduleResponse
 from services.domain.rounds import RoundState
@@ -155,6 +154,8 @@ def get_schedule(
     if "text/csv" in accept:
         return Response(schedule_csv(schedule), media_type="text/csv")
     if "image/svg+xml" in accept and "application/json" not in accept:
+        from services.charts.gantt import draw_gantt  # noqa: PLC0415 - loads slowly, and is seldom asked for
+
         return Response(draw_gantt(schedule, schedule, "svg"), media_type="image/svg+xml")
     return Response(schedule.model_dump_json(), media_type="application/json")
 

@@ -68,9 +68,7 @@ Labels = Annotated[
         Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")],
         Annotated[str, Field(max_length=128, pattern=_PRINTABLE)],
     ],
-    Field(
-        max_length=32, examples=[{"vehicle": "bus"}], json_schema_extra={"additionalProperties": False}
-    ),
+    Field(max_length=32, examples=[{"vehicle": "bus"}], json_schema_extra={"additionalProperties": False}),
 ]
 Timestamp = Annotated[
     AwareDatetime,

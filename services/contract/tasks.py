@@ -59,7 +59,7 @@ class TaskRequest(BaseModel):
                     "clock": "wall",
                     "labels": {"vehicle": "bus"},
                 }
-            ]
+            ],
         },
     )
 

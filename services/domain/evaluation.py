@@ -10,6 +10,7 @@ class Evaluation:
 
     version: int
     accuracy: float
-    loss: float
+    loss: float | None
+    """None if it is not finite: the model has diverged."""
     samples: int
     evaluated_at: datetime

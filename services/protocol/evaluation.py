@@ -1,5 +1,7 @@
 """Evaluation: how good a version of the global model is, and whether that is good enough."""
 
+import math
+from dataclasses import replace
 from datetime import datetime
 
 from services.domain.evaluation import Evaluation
@@ -15,6 +17,8 @@ def finish_evaluation(store: Store, claimed: Job, evaluation: Evaluation, now: d
     task = store.tasks.get(claimed.subject["task_id"], lock=True)
     if not store.jobs.finish(claimed, now):
         return False
+    if evaluation.loss is not None and not math.isfinite(evaluation.loss):
+        evaluation = replace(evaluation, loss=None)
     store.models.add_evaluation(task, evaluation)
     store.events.record(
         "model.evaluated",

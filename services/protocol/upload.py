@@ -73,7 +73,7 @@ def accept_update(
             return False
         raise UpdateExistsError(f"The client {client_id!r} has sent another update for this round already.")
     elapsed_ns = _elapsed_ns(task, round_, arrival, now)
-    _check_time(task, round_, slot, elapsed_ns, ended=True)
+    _check_time(task, round_, slot, elapsed_ns)
     store.rounds.change_slot(
         round_.serial,
         client_id,
@@ -145,7 +145,7 @@ def _elapsed_ns(task: Task, round_: Round, arrival: Arrival, now: datetime) -> i
     return to_ns((now - round_.started_at).total_seconds())
 
 
-def _check_time(task: Task, round_: Round, slot: Slot, elapsed_ns: int, *, ended: bool = False) -> None:
+def _check_time(task: Task, round_: Round, slot: Slot, elapsed_ns: int) -> None:
     timing = judge_upload(task.terms, slot, elapsed_ns)
     elapsed_s = to_seconds(elapsed_ns)
     if timing is Timing.DEADLINE_PASSED:
@@ -158,8 +158,7 @@ def _check_time(task: Task, round_: Round, slot: Slot, elapsed_ns: int, *, ended
     if slot.outcome is not SlotOutcome.PENDING:
         raise _after_the_end(slot)
     grace_s = task.terms.slot_grace_s
-    # An upload under way when its slot opened counts as one that began in it.
-    if timing is Timing.SLOT_NOT_OPEN and not (ended and task.terms.clock is Clock.WALL):
+    if timing is Timing.SLOT_NOT_OPEN:
         opens_s = to_seconds(slot.window_start_ns) - grace_s
         raise SlotNotOpenError(
             f"The slot opens at {opens_s:g} s of the round; it is {elapsed_s:g} s.", opens_s - elapsed_s

@@ -101,7 +101,7 @@ class Database:
             event.listen(self.engine, "begin", _begin_sqlite)
             event.listen(self.engine, "first_connect", self._note_file)
 
-    def when_committed(self, listener: Callable[[], None]) -> None:
+    def when_events(self, listener: Callable[[], None]) -> None:
         """Have this called, in the thread that commits, after each unit of work with events."""
         self._listeners.append(listener)
 

@@ -25,7 +25,8 @@ class Leases:
         if self._connection.execute(select(leases).where(leases.c.name == name)).one_or_none():
             return False
         try:
-            self._connection.execute(insert(leases), {"name": name, **values})
+            with self._connection.begin_nested():
+                self._connection.execute(insert(leases), {"name": name, **values})
         except IntegrityError:  # another was first
             return False
         return True

@@ -86,8 +86,9 @@ resource_reports = Table(
     Column("observed_at", Moment, nullable=False),
     Column("received_at", Moment, nullable=False),
     Column("radio", Json),
-    CheckConstraint("throughput_bps > 0", name="throughput_positive"),
-    CheckConstraint("compute_samples_per_s > 0", name="compute_positive"),
+    # The upper bounds keep out NaN, which PostgreSQL puts above all numbers.
+    CheckConstraint("throughput_bps > 0 AND throughput_bps < 1e18", name="throughput_positive"),
+    CheckConstraint("compute_samples_per_s > 0 AND compute_samples_per_s < 1e18", name="compute_positive"),
     CheckConstraint("data_samples >= 0", name="data_not_negative"),
     CheckConstraint("report_resource_blocks > 0", name="blocks_positive"),
     Index(None, "client_serial", "observed_at", "serial"),
@@ -165,7 +166,7 @@ evaluations = Table(
     Column("task_serial", Serial, primary_key=True),
     Column("version", Integer, primary_key=True),
     Column("accuracy", Float, nullable=False),
-    Column("loss", Float, nullable=False),
+    Column("loss", Float),
     Column("samples", BigInteger, nullable=False),
     Column("evaluated_at", Moment, nullable=False),
     ForeignKeyConstraint(
@@ -202,7 +203,10 @@ rounds = Table(
     ForeignKeyConstraint(
         ["task_serial", "model_version"], ["model_versions.task_serial", "model_versions.version"]
     ),
-    CheckConstraint("received <= selected AND selected <= asked AND asked <= clients", name="counts_nested"),
+    CheckConstraint(
+        "0 <= received AND received <= selected AND selected <= asked AND asked <= clients",
+        name="counts_nested",
+    ),
     CheckConstraint(f"(state IN ({_open_states})) = (ended_at IS NULL)", name="end_known"),
     CheckConstraint(
         "state = 'requesting' OR state = 'cancelled' OR started_at IS NOT NULL", name="start_known"

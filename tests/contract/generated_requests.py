@@ -2,9 +2,9 @@
 
 Who calls: the operator, and where only a client may call, a client; the keys of those enrolled before come in
 ``FEDCS_CLIENT_KEYS``.
-What a schema cannot say is seen to here for requests that are meant to be good, so that they get further than
-the checks of the request: an ``Idempotency-Key`` is used once, the clients of one request differ, the parts of
-a round fit into it, a model is a file of tensors with its digest. Requests meant to be bad are left alone.
+What a schema cannot say is seen to here for requests that are meant to be good, so that they get beyond the
+checks of the request: an ``Idempotency-Key`` is used once, the clients of one request differ, the parts of a
+round fit into it, a model is a file of tensors with its digest. Requests meant to be bad are left alone.
 """
 
 import json
@@ -32,7 +32,7 @@ schemathesis.openapi.media_type("application/octet-stream", st.integers(0, 3).ma
 class Keys:
     """The operator's key, or that of the client an operation is for."""
 
-    def get(self, case: schemathesis.Case, context: schemathesis.AuthContext) -> str:
+    def get(self, case: schemathesis.Case[Any], context: schemathesis.AuthContext) -> str:
         """The key to call with."""
         if context.operation.label not in CLIENT_OPERATIONS:
             return os.environ["FEDCS_OPERATOR_KEY"]
@@ -40,7 +40,7 @@ class Keys:
         newest = next(reversed(_client_keys.values()), "nobody")
         return _client_keys.get(named, newest) if isinstance(named, str) else newest
 
-    def set(self, case: schemathesis.Case, data: str, context: schemathesis.AuthContext) -> None:  # noqa: ARG002
+    def set(self, case: schemathesis.Case[Any], data: str, context: schemathesis.AuthContext) -> None:  # noqa: ARG002
         """Send it."""
         case.headers["Authorization"] = f"Bearer {data}"
 
@@ -48,7 +48,7 @@ class Keys:
 @schemathesis.hook
 def after_call(
     context: schemathesis.HookContext,  # noqa: ARG001
-    case: schemathesis.Case,
+    case: schemathesis.Case[Any],
     response: schemathesis.Response,
 ) -> None:
     if response.status_code == 201 and case.operation.label == "POST /clients":
@@ -65,7 +65,7 @@ def after_call(
 @schemathesis.hook
 def before_call(
     context: schemathesis.HookContext,  # noqa: ARG001
-    case: schemathesis.Case,
+    case: schemathesis.Case[Any],
     kwargs: dict[str, Any],  # noqa: ARG001
 ) -> None:
     if case.meta is None or not case.meta.generation.mode.is_positive:

@@ -1,9 +1,9 @@
 """A nursery of API processes: each start forks one, so that it is fresh and there at once.
 
-Reads one line of JSON for each start, ``{"settings": {"FEDCS_…": …}, "crash": null}``, or as ``crash`` the kind
-of an event, when to die (``before`` or ``after`` the commit that tells of it), and a file: from the moment that
-file exists, the process kills itself there. Nothing in the service knows of this: ``UnitOfWork.commit`` is
-replaced from outside, in the process that is to die.
+Reads one line of JSON for each start, ``{"settings": {"FEDCS_…": …}, "crash": null}``, or as ``crash`` the
+kind of an event, when to die (``before`` or ``after`` the commit that tells of it), and a file: from the
+moment that file exists, the process kills itself there. Nothing in the service knows of this:
+``UnitOfWork.commit`` is replaced from outside, in the process that is to die.
 """
 
 import json
@@ -32,9 +32,7 @@ def serve(settings: dict[str, str], crash: dict[str, str] | None) -> None:
     if crash is not None:
         die_at_commit(crash["kind"], crash["when"], Path(crash["armed"]))
     try:
-        run_api(
-            load_settings(Settings), announce=lambda url: print(f"Ready {os.getpid()} {url}", flush=True)
-        )
+        run_api(load_settings(Settings), announce=lambda url: print(f"Ready {os.getpid()} {url}", flush=True))
     finally:
         os._exit(0)
 

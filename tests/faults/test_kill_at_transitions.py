@@ -80,10 +80,10 @@ def prepare_round(service: httpx.Client, **terms: object) -> Cell:
     return cell
 
 
-def send(service: httpx.Client, cell: Cell, client_id: str, **headers: str | None) -> httpx.Response:
+def send(service: httpx.Client, cell: Cell, client_id: str, elapsed_s: str | None = "10") -> httpx.Response:
     """Upload as one of the clients."""
     with as_client(service, cell.keys[client_id]) as client:
-        return upload(client, cell.round_id, client_id, **headers)
+        return upload(client, cell.round_id, client_id, fedcs_elapsed_s=elapsed_s)
 
 
 def dies(service: CrashingService, client: httpx.Client, method: str, path: str, **request: Any) -> None:
@@ -311,7 +311,8 @@ def test_a_task_is_cancelled_once(on_sqlite: CrashingService, when: str) -> None
         dies(on_sqlite, service, "POST", f"/tasks/{cell.task_id}/cancel")
     with on_sqlite.running() as service:
         states = [
-            service.get(path).json()["state"] for path in (f"/tasks/{cell.task_id}", f"/rounds/{cell.round_id}")
+            service.get(path).json()["state"]
+            for path in (f"/tasks/{cell.task_id}", f"/rounds/{cell.round_id}")
         ]
         assert states == (["cancelled", "cancelled"] if when == "after" else ["running", "scheduled"])
         assert service.post(f"/tasks/{cell.task_id}/cancel").json()["state"] == "cancelled"
@@ -344,7 +345,7 @@ def test_the_keeper_closes_a_round_at_its_deadline_once(on_sqlite: CrashingServi
         cell = prepare(service, **(QUICK | {"aggregation_s": 4}))
         report_all(service, cell.clients, data_samples=1)
         cell.round_id = open_round(service, cell.task_id)["round_id"]
-        assert send(service, cell, cell.clients[0], fedcs_elapsed_s=None).status_code == 201
+        assert send(service, cell, cell.clients[0], elapsed_s=None).status_code == 201
         on_sqlite.arm()
     with Kept(on_sqlite) as kept:
         assert kept.aggregations(cell) == ([JobState.WAITING] if when == "after" else [])

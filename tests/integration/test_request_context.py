@@ -136,7 +136,7 @@ def test_a_request_is_logged_with_what_it_was_about(logged_service: httpx.Client
     assert {
         "correlator": correlator,
         "task_id": task_id,
-        "key_id": "operator",
+        "caller": "operator",
         "method": "GET",
         "path": f"/tasks/{task_id}",
         "status": 200,
@@ -147,9 +147,9 @@ def test_a_request_is_logged_with_what_it_was_about(logged_service: httpx.Client
         reported = logged(log_file, report(client, client_id))
         polled = logged(log_file, client.get("/assignments"))
     key_id = key.split("_")[1]
-    assert {"round_id": round_id, "client_id": client_id, "key_id": key_id}.items() <= uploaded.items()
+    assert {"round_id": round_id, "client_id": client_id, "caller": key_id}.items() <= uploaded.items()
     for line in (reported, polled):
-        assert {"client_id": client_id, "key_id": key_id}.items() <= line.items()
+        assert {"client_id": client_id, "caller": key_id}.items() <= line.items()
 
 
 def test_refused_requests_are_logged_too(logged_service: httpx.Client, log_file: Path) -> None:
@@ -159,7 +159,7 @@ def test_refused_requests_are_logged_too(logged_service: httpx.Client, log_file:
         logged_service.get("/clients?page=0"),
     ):
         assert logged(log_file, response)["status"] == response.status_code
-    assert "key_id" not in logged(log_file, httpx.get(logged_service.base_url.join("/clients")))
+    assert "caller" not in logged(log_file, httpx.get(logged_service.base_url.join("/clients")))
 
 
 def test_one_request_leaves_nothing_in_the_log_of_the_next(
@@ -169,7 +169,7 @@ def test_one_request_leaves_nothing_in_the_log_of_the_next(
     with as_client(logged_service, key) as client:
         client.get("/assignments")
         line = logged(log_file, client.get("/healthz"))
-    assert not {"client_id", "key_id", "round_id", "task_id"} & set(line)
+    assert not {"client_id", "caller", "round_id", "task_id"} & set(line)
 
 
 def test_keys_never_get_into_the_log(logged_service: httpx.Client, log_file: Path) -> None:

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
+from itertools import pairwise
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Row, Table, func, select
@@ -30,7 +31,9 @@ def check_consistency(database: Database, task_id: str | None = None) -> None:
 
 def check_event_numbers(connection: Connection) -> None:
     """Events are numbered from 1 without gaps."""
-    number, last = connection.execute(select(func.count(), func.max(events.c.number)).select_from(events)).one()
+    number, last = connection.execute(
+        select(func.count(), func.max(events.c.number)).select_from(events)
+    ).one()
     assert number == (last or 0)
     assert connection.execute(select(event_counter.c.last_number)).scalar_one() == number
 
@@ -65,7 +68,7 @@ def _check_life(
     lived = [type(state)(event.kind.partition(".")[2]) for event in told if event.kind.startswith(f"{of}.")]
     assert lived, f"nothing was told of the {of}"
     assert lived[0] is first
-    for before, after in zip(lived, lived[1:], strict=False):
+    for before, after in pairwise(lived):
         assert after in moves[before], f"a {of} went from {before} to {after}"
     assert lived[-1] is state
 

@@ -77,7 +77,7 @@ def test_listeners_are_called_after_the_commit_of_events_and_for_nothing_else(ow
         with own_database.reading() as store:
             heard.append(store.events.last_number())
 
-    own_database.when_committed(listen)
+    own_database.when_events(listen)
     with own_database.unit_of_work() as uow:
         uow.events.record("lost", NOW)
     with own_database.unit_of_work() as uow:
