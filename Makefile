@@ -46,6 +46,9 @@ format: install ## Format the code and mend what can be mended
 bench: install ## Run the benchmarks: ratios against peers measured in the same run
 	$(BIN)/python -m benchmarks.selection
 	$(BIN)/python -m benchmarks.optimality_gap
+	$(BIN)/python -m benchmarks.report_ingest
+	$(BIN)/python -m benchmarks.uploads
+	$(BIN)/python -m benchmarks.round_opening
 
 picture: install ## Draw the picture in the README again
 	$(BIN)/fedcs plan docs/examples/cell.csv --png docs/images/round.png

@@ -136,7 +136,12 @@ class Keeper:
 
     def _advance_tasks(self) -> None:
         with self._database.reading() as store:
-            idle = [task for task in store.tasks.running() if store.rounds.open_of(task.serial) is None]
+            idle = [
+                task
+                for task in store.tasks.running()
+                if (task.terms.auto_advance or task.terms.final_deadline_s is not None)
+                and store.rounds.open_of(task.serial) is None
+            ]
         for task in idle:
             with self._database.unit_of_work() as uow:
                 if advance_task(uow, task.task_id, _now()):
