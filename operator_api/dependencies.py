@@ -1,4 +1,4 @@
-"""What routes ask for, as annotated types."""
+"""What routes ask for, as annotated types. All are coroutines: FastAPI would send others through a thread."""
 
 from typing import Annotated
 
@@ -12,18 +12,24 @@ from services.access import Principal
 from services.storage.rows import Paging
 
 
-def _service(request: Request) -> Service:
+async def _service(request: Request) -> Service:
     service: Service = request.app.state.service
     return service
 
 
-def _principal(request: Request) -> Principal:
+async def _principal(request: Request) -> Principal:
     principal: Principal = request.state.principal
     return principal
 
 
+ServiceDep = Annotated[Service, Depends(_service)]
+PrincipalDep = Annotated[Principal, Depends(_principal)]
+
+
 async def _once(
     request: Request,
+    service: ServiceDep,
+    principal: PrincipalDep,
     idempotency_key: Annotated[
         str | None,
         Header(
@@ -34,15 +40,13 @@ async def _once(
     ] = None,
 ) -> Once:
     return Once(
-        database=_service(request).database,
-        principal=_principal(request),
+        database=service.database,
+        principal=principal,
         key=idempotency_key,
         bearer=bearer_text(request),
         request=f"{request.method} {request.url.path}".encode() + b"\0" + await request.body(),
     )
 
 
-ServiceDep = Annotated[Service, Depends(_service)]
-PrincipalDep = Annotated[Principal, Depends(_principal)]
 OnceDep = Annotated[Once, Depends(_once)]
 PagingDep = Annotated[Paging, Depends(paging_parameters)]

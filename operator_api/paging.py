@@ -26,7 +26,7 @@ PAGED: dict[int | str, dict[str, Any]] = {
 }
 
 
-def paging_parameters(
+async def paging_parameters(
     page: Annotated[int, Query(ge=1, le=1_000_000)] = 1,
     per_page: Annotated[int, Query(ge=1, le=100)] = 20,
 ) -> Paging:

@@ -119,9 +119,7 @@ def bearer_text(request: Request) -> str:
 def authorise(principal: Principal, allowed: frozenset[str]) -> None:
     """Refuse a key that is not for this operation."""
     if not allowed & {one.value for one in _ALLOWS[principal.scope]}:
-        raise NotAllowedError(
-            f"This operation is for {' or '.join(sorted(allowed))}; the key is for neither."
-        )
+        raise NotAllowedError(f"This operation takes a key for {' or '.join(sorted(allowed))}.")
 
 
 class GuardedRoute(APIRoute):

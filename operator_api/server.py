@@ -16,6 +16,7 @@ from services.errors import SettingsError
 from services.settings import Settings
 
 _LONGEST_GOODBYE_S = 10
+_OBJECTS_BETWEEN_LOOKS = 50_000
 
 
 class _Server(uvicorn.Server):
@@ -62,13 +63,14 @@ def run_api(settings: Settings, announce: Callable[[str], None]) -> None:
 
 
 def spare_the_collector() -> None:
-    """Set all that was made so far apart, for good.
+    """Set all that was made so far apart, for good, and let a whole batch of reports be made between looks.
 
-    Else each large batch of requests makes the garbage collector go through every imported module as well,
-    which takes longer than the batch.
+    Else each large batch makes the garbage collector go through every imported module as well, which takes
+    longer than the batch.
     """
     gc.collect()
     gc.freeze()
+    gc.set_threshold(_OBJECTS_BETWEEN_LOOKS)
 
 
 def _listen(host: str, port: int) -> socket.socket:

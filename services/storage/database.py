@@ -11,7 +11,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from sqlalchemy import Connection, create_engine, event, make_url, text
+from sqlalchemy import Connection, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from services.errors import SettingsError
@@ -116,11 +116,6 @@ class Database:
         """Change something; without ``commit()`` it is as if nothing had been done."""
         with self._writer, self._writing.connect() as connection:
             yield UnitOfWork(connection, self._notify)
-
-    def check(self) -> None:
-        """Raise unless the database answers."""
-        with self.engine.connect() as connection:
-            connection.execute(text("SELECT 1"))
 
     def is_in_place(self) -> bool:
         """Whether the file of a SQLite database is still the one that was opened.

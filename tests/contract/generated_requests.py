@@ -1,10 +1,10 @@
 """What schemathesis cannot know from the schema when it makes up requests; loaded by ``schemathesis.toml``.
 
-Who calls: the operator, and where only a client may call, a client; the keys of those enrolled before come in
-``FEDCS_CLIENT_KEYS``.
+Who calls: the operator, and where only a client may call, a client. ``FEDCS_PREPARED`` tells what is there.
 What a schema cannot say is seen to here for requests that are meant to be good, so that they get beyond the
-checks of the request: an ``Idempotency-Key`` is used once, the clients of one request differ, the parts of a
-round fit into it, a model is a file of tensors with its digest. Requests meant to be bad are left alone.
+checks of the request: ids exist, an ``Idempotency-Key`` is used once, the clients of one request differ, the
+parts of a round fit into it, a model is a file of tensors with its digest. Requests meant to be bad are left
+alone, and so are the ids of stateful tests, which are about those ids.
 """
 
 import json
@@ -15,14 +15,15 @@ from typing import Any
 import schemathesis
 from hypothesis import strategies as st
 
+from tests.contract.known_things import KnownThings
 from tests.integration.cell import content_digest, make_model
 
 CLIENT_OPERATIONS = {"GET /assignments", "PUT /rounds/{round_id}/updates/{client_id}"}
 LONGEST_WAIT_S = 0.05
 LONGEST_IDEMPOTENCY_KEY = 255
+NOTHING = '{"client_keys": {}, "tasks": [], "rounds": {}}'
 
-_client_keys: dict[str, str] = json.loads(os.environ.get("FEDCS_CLIENT_KEYS", "{}"))
-
+_known = KnownThings(json.loads(os.environ.get("FEDCS_PREPARED", NOTHING)))
 
 # All have the same tensors: an update fits any task's model.
 schemathesis.openapi.media_type("application/octet-stream", st.integers(0, 3).map(make_model))
@@ -34,11 +35,9 @@ class Keys:
 
     def get(self, case: schemathesis.Case[Any], context: schemathesis.AuthContext) -> str:
         """The key to call with."""
-        if context.operation.label not in CLIENT_OPERATIONS:
-            return os.environ["FEDCS_OPERATOR_KEY"]
-        named = case.path_parameters.get("client_id")
-        newest = next(reversed(_client_keys.values()), "nobody")
-        return _client_keys.get(named, newest) if isinstance(named, str) else newest
+        if context.operation.label in CLIENT_OPERATIONS:
+            return _known.key_of(case.path_parameters.get("client_id"))
+        return os.environ["FEDCS_OPERATOR_KEY"]
 
     def set(self, case: schemathesis.Case[Any], data: str, context: schemathesis.AuthContext) -> None:  # noqa: ARG002
         """Send it."""
@@ -51,15 +50,12 @@ def after_call(
     case: schemathesis.Case[Any],
     response: schemathesis.Response,
 ) -> None:
-    if response.status_code == 201 and case.operation.label == "POST /clients":
-        enrolled = response.json()
-        _client_keys[enrolled["client_id"]] = enrolled["api_key"]
     if response.status_code == 204 and case.operation.label == "DELETE /clients/{client_id}":
-        _client_keys.pop(case.path_parameters["client_id"], None)
-    if response.status_code == 204 and case.operation.label == "DELETE /keys/{key_id}":
-        revoked = case.path_parameters["key_id"]
-        for client_id in [name for name, key in _client_keys.items() if f"_{revoked}_" in key]:
-            del _client_keys[client_id]
+        _known.forget_client(case.path_parameters["client_id"])
+    elif response.status_code == 204 and case.operation.label == "DELETE /keys/{key_id}":
+        _known.forget_key(case.path_parameters["key_id"])
+    elif response.status_code < 300 and response.headers.get("content-type") == ["application/json"]:
+        _known.learn(response.json())
 
 
 @schemathesis.hook
@@ -70,6 +66,8 @@ def before_call(
 ) -> None:
     if case.meta is None or not case.meta.generation.mode.is_positive:
         return
+    if case.meta.phase.name != "stateful" and case.method != "DELETE":
+        _put_real_ids(case)
     if "Idempotency-Key" in case.headers:
         fresh = f"{case.headers['Idempotency-Key']}-{uuid.uuid4()}"
         case.headers["Idempotency-Key"] = fresh[-LONGEST_IDEMPOTENCY_KEY:]
@@ -79,6 +77,15 @@ def before_call(
         _make_consistent(case.operation.label, case.body)
     if case.operation.label == "GET /assignments" and "wait_s" in case.query:
         case.query["wait_s"] = min(float(case.query["wait_s"]), LONGEST_WAIT_S)
+
+
+def _put_real_ids(case: schemathesis.Case[Any]) -> None:
+    named = case.path_parameters.get("client_id")
+    _known.put_real_ids(case.path_parameters)
+    if case.operation.label in ("POST /rounds", "POST /trainings") and isinstance(case.body, dict):
+        _known.put_real_ids(case.body)
+    if case.operation.label in CLIENT_OPERATIONS and case.path_parameters.get("client_id") != named:
+        case.headers["Authorization"] = f"Bearer {_known.key_of(case.path_parameters['client_id'])}"
 
 
 def _make_consistent(operation: str, body: dict[str, Any]) -> None:

@@ -1,7 +1,8 @@
-"""Clients with reports, tasks and rounds in many states, for schemathesis to find in the lists."""
+"""Clients with reports, tasks and rounds in many states, for schemathesis to begin with."""
 
 import httpx
 
+from tests.contract.known_things import Prepared
 from tests.integration.cell import (
     as_client,
     create_task,
@@ -17,27 +18,29 @@ CLIENTS = 6
 LONG = {"round_deadline_s": 1e6, "idle_timeout_s": 1e6}
 
 
-def prepare_cell(operator: httpx.Client) -> dict[str, str]:
-    """Put the service in the middle of its work; the keys of the clients by their ids."""
+def prepare_cell(operator: httpx.Client) -> Prepared:
+    """Put the service in the middle of its work."""
     labels = {"cell": fresh_name("cell")}
     keys = enrol(operator, CLIENTS, labels)
     report_all(operator, list(keys))
-    _ready_task(operator, labels=labels)
-    open_round(operator, _ready_task(operator, labels=labels, report_window_s=1e6))
+    terms = [LONG, LONG | {"report_window_s": 1e6}]
+    tasks = [create_task(operator, labels=labels, **one)["task_id"] for one in terms]
+    set_model(operator, tasks[1])
+    open_round(operator, tasks[1])
+    rounds: dict[str, list[str]] = {}
     for clock in ("wall", "simulated"):
         for uploads in range(5):
-            opened = open_round(operator, _ready_task(operator, labels=labels, clock=clock))
-            for slot in opened["schedule"]["slots"][:uploads]:
+            task_id = create_task(operator, labels=labels, clock=clock, **LONG)["task_id"]
+            set_model(operator, task_id)
+            opened = open_round(operator, task_id)
+            selected = [slot["client_id"] for slot in opened["schedule"]["slots"]]
+            for client_id in selected[:uploads]:
                 elapsed_s = "10" if clock == "simulated" else None
-                with as_client(operator, keys[slot["client_id"]]) as client:
-                    sent = upload(client, opened["round_id"], slot["client_id"], fedcs_elapsed_s=elapsed_s)
+                with as_client(operator, keys[client_id]) as client:
+                    sent = upload(client, opened["round_id"], client_id, fedcs_elapsed_s=elapsed_s)
                 assert sent.status_code == 201, sent.text
             if uploads < 2:
                 operator.post(f"/rounds/{opened['round_id']}/close").raise_for_status()
-    return keys
-
-
-def _ready_task(operator: httpx.Client, **terms: object) -> str:
-    task_id: str = create_task(operator, **(LONG | terms))["task_id"]
-    set_model(operator, task_id)
-    return task_id
+            tasks.append(task_id)
+            rounds[opened["round_id"]] = selected
+    return Prepared(client_keys=keys, tasks=tasks, rounds=rounds)

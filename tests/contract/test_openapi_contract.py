@@ -13,6 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.contract.known_things import Prepared
 from tests.contract.prepared_cell import prepare_cell
 from tests.running_service import OPERATOR_KEY, running_service
 
@@ -28,9 +29,9 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
         yield client
 
 
-def schemathesis(service: httpx.Client, keys: dict[str, str], *options: str) -> str:
+def schemathesis(service: httpx.Client, prepared: Prepared, *options: str) -> str:
     """Run it; its report, which must tell of no failure."""
-    environment = {"FEDCS_OPERATOR_KEY": OPERATOR_KEY, "FEDCS_CLIENT_KEYS": json.dumps(keys)}
+    environment = {"FEDCS_OPERATOR_KEY": OPERATOR_KEY, "FEDCS_PREPARED": json.dumps(prepared)}
     url = str(service.base_url.join("/openapi.json"))
     command = [sys.executable, "-m", "schemathesis.cli", "--no-color", "run", url]
     done = subprocess.run(
@@ -56,5 +57,4 @@ def test_the_service_does_what_its_openapi_document_says(service: httpx.Client) 
 
 @pytest.mark.parametrize("seed", ["1", "2"])
 def test_links_lead_through_the_life_of_a_round(service: httpx.Client, seed: str) -> None:
-    keys = prepare_cell(service)
-    schemathesis(service, keys, "--phases", "stateful", "--seed", seed)
+    schemathesis(service, prepare_cell(service), "--phases", "stateful", "--seed", seed)

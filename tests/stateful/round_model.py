@@ -231,15 +231,26 @@ class TaskModel:
             return "ROUND_NOT_COLLECTING"
         return "ok"
 
+    @property
+    def has_wall_deadline(self) -> bool:
+        return not self.terms.simulated and not self.terms.waits_for_all
+
+    @property
+    def closes_at(self) -> int:
+        """When the keeper ends collection in the newest round."""
+        round_ = self.rounds[-1]
+        assert round_.started_at is not None
+        if self.has_wall_deadline:
+            return round_.started_at + self.terms.deadline_s - self.terms.aggregation_s
+        return round_.active_at + self.terms.idle_s
+
     def keep_deadline(self, now: int) -> None:
         round_ = self.rounds[-1]
-        if round_.state not in UPLOADING:
+        if round_.state not in UPLOADING or now < self.closes_at:
             return
-        assert round_.started_at is not None
-        if not self.terms.simulated and not self.terms.waits_for_all:
-            if now >= round_.started_at + self.terms.deadline_s - self.terms.aggregation_s:
-                self._close(round_, now)
-        elif now >= round_.active_at + self.terms.idle_s:
+        if self.has_wall_deadline:
+            self._close(round_, now)
+        else:
             self._settle(round_)
             self._end(round_, RoundState.FAILED, now, "IDLE_TIMEOUT")
 

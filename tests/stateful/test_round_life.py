@@ -281,8 +281,10 @@ class RoundLife(RuleBasedStateMachine):
         assert done == self.model.close(self.passed_s)
 
     @precondition(lambda self: self.model.is_uploading)
-    @rule()
-    def keeper_closes_overdue_rounds(self) -> None:
+    @rule(missing_s=st.sampled_from([0, 1, 1]))
+    def keeper_closes_overdue_rounds(self, missing_s: int) -> None:
+        """When its time has come, or a second before it."""
+        self.passed_s = max(self.passed_s, self.model.closes_at - missing_s)
         assert self.act(lambda uow: close_if_overdue(uow, self.round_id, self.now)) == "ok"
         self.model.keep_deadline(self.passed_s)
 
@@ -339,6 +341,17 @@ class RoundLife(RuleBasedStateMachine):
     @rule(data=st.data(), file=files, accuracy=st.sampled_from([0.1, 0.9]))
     def worker_finishes_what_it_claimed(self, data: st.DataObject, file: Blob, accuracy: float) -> None:
         self.finish(*data.draw(st.sampled_from(self.claims[-3:])), file, accuracy)
+
+    @precondition(lambda self: any(job.state is JobState.WAITING for job in self.model.jobs))
+    @rule(data=st.data(), file=files)
+    def worker_comes_back_after_another_took_its_job(self, data: st.DataObject, file: Blob) -> None:
+        self.worker_claims_a_job(data)
+        job, first_claim = self.claims[-1]
+        self.passed_s += LEASE_S
+        self.keeper_expires_leases()
+        if job.state is JobState.WAITING:
+            self.worker_claims_a_job(data)
+        self.finish(job, first_claim, file, 0.1)
 
     def finish(self, job: Job, claimed: stored_jobs.Job, file: Blob, accuracy: float) -> None:
         """As a worker does it; under an older lease nothing comes of it."""
