@@ -3,6 +3,7 @@
 What was committed is there, what was not is not, and whoever asks again has done it once.
 """
 
+import subprocess
 import time
 import uuid
 from collections.abc import Iterator
@@ -37,17 +38,20 @@ PATIENCE_S = 20.0
 
 
 @pytest.fixture(scope="module")
-def on_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CrashingService]:
-    directory = tmp_path_factory.mktemp("crashing")
-    with service_nursery(directory / "log") as nursery:
-        yield CrashingService(nursery, directory, new_database("sqlite", directory, ""))
+def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[subprocess.Popen[str]]:
+    with service_nursery(tmp_path_factory.mktemp("nursery") / "log") as nursery:
+        yield nursery
 
 
-@pytest.fixture(scope="module")
-def on_postgresql(tmp_path_factory: pytest.TempPathFactory, postgres_url: str) -> Iterator[CrashingService]:
-    directory = tmp_path_factory.mktemp("crashing")
-    with service_nursery(directory / "log") as nursery:
-        yield CrashingService(nursery, directory, new_database("postgresql", directory, postgres_url))
+@pytest.fixture
+def on_sqlite(nursery: subprocess.Popen[str], tmp_path: Path) -> CrashingService:
+    """With data of its own: the keeper need not wait for the lease of one killed in another test."""
+    return CrashingService(nursery, tmp_path, new_database("sqlite", tmp_path, ""))
+
+
+@pytest.fixture
+def on_postgresql(nursery: subprocess.Popen[str], tmp_path: Path, postgres_url: str) -> CrashingService:
+    return CrashingService(nursery, tmp_path, new_database("postgresql", tmp_path, postgres_url))
 
 
 @dataclass
@@ -302,6 +306,24 @@ def test_a_round_is_closed_once(on_sqlite: CrashingService, when: str) -> None:
     with Kept(on_sqlite) as kept:
         assert kept.aggregations(cell) == [JobState.WAITING]
         assert kept.updates(cell) == [cell.clients[0]]
+
+
+@pytest.mark.parametrize("when", WHEN)
+@pytest.mark.parametrize("kind", ["round.failed", "task.finished"])
+def test_the_last_round_fails_and_ends_the_task_once(
+    on_sqlite: CrashingService, when: str, kind: str
+) -> None:
+    with on_sqlite.dying(kind, when) as service:
+        cell = prepare_round(service, round_deadline_s=100, final_deadline_s=100)
+        dies(on_sqlite, service, "POST", f"/rounds/{cell.round_id}/close")
+    with on_sqlite.running() as service:
+        paths = (f"/tasks/{cell.task_id}", f"/rounds/{cell.round_id}")
+        states = [service.get(path).json()["state"] for path in paths]
+        assert states == (["finished", "failed"] if when == "after" else ["running", "scheduled"])
+        assert service.post(f"/rounds/{cell.round_id}/close").json()["outcome"] == "TOO_FEW_UPDATES"
+    with Kept(on_sqlite) as kept:
+        assert kept.events("round.failed", round_id=cell.round_id) == 1
+        assert kept.events("task.finished", task_id=cell.task_id) == 1
 
 
 @pytest.mark.parametrize("when", WHEN)

@@ -1,6 +1,7 @@
 """What surrounds every request: correlator, security headers, and its line in the log."""
 
 import json
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,18 +27,24 @@ def logged_service(log_file: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 def log_lines(log_file: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in log_file.read_text().splitlines()]
+    whole = log_file.read_text().rpartition("\n")[0]
+    return [json.loads(line) for line in whole.splitlines()]
 
 
 def logged(log_file: Path, response: httpx.Response) -> dict[str, Any]:
-    """The line in the log that belongs to an answer."""
+    """The line in the log that belongs to an answer; it is written right after the answer is sent."""
     correlator = response.headers["x-correlator"]
-    (line,) = [
-        line
-        for line in log_lines(log_file)
-        if line.get("correlator") == correlator and line["event"] == "request"
-    ]
-    return line
+    until = time.monotonic() + 10
+    while True:
+        found = [
+            line
+            for line in log_lines(log_file)
+            if line.get("correlator") == correlator and line["event"] == "request"
+        ]
+        if found or time.monotonic() > until:
+            (line,) = found
+            return line
+        time.sleep(0.02)
 
 
 def some_of_every_kind(service: httpx.Client) -> dict[str, httpx.Response]:
