@@ -24,6 +24,8 @@ from services.storage.database import Database
 from services.storage.model_store import ModelStore
 
 _TICK_S = 0.5
+_BREATH_S = 0.05
+"""Between two rounds of duties, so that many uploads at once do not keep it busy."""
 _LEASE = timedelta(seconds=10)
 _HOUSEKEEPING_S = 600.0
 _PUBLISH_AGAIN = timedelta(seconds=30)
@@ -84,6 +86,7 @@ class Keeper:
                     self._keep_house,
                 ):
                     self._attempt(duty)
+            time.sleep(_BREATH_S)
             self._wake.wait(_TICK_S)
 
     def _attempt(self, duty: Callable[[], bool | None]) -> bool:

@@ -19,7 +19,7 @@ from services.errors import DigestMismatchError, TooLargeError
 from services.storage.model_store import IncomingBlob, ModelStore
 
 SAFETENSORS = "application/octet-stream"
-_BUFFER_BYTES = 128 * 1024
+_BUFFER_BYTES = 384 * 1024
 _DIGEST = (
     r"^(?:[a-z0-9-]+=:[A-Za-z0-9+/=]*:, *)*sha-256=:[A-Za-z0-9+/]{43}=:(?:, *[a-z0-9-]+=:[A-Za-z0-9+/=]*:)*$"
 )
@@ -107,16 +107,23 @@ async def receive_model(
 
 
 async def _stream(request: Request, blob: IncomingBlob, max_bytes: int) -> None:
-    buffer = bytearray()
+    received_bytes = waiting_bytes = 0
+    waiting: list[bytes] = []
     try:
         async for chunk in request.stream():
-            if blob.size_bytes + len(buffer) + len(chunk) > max_bytes:
+            received_bytes += len(chunk)
+            if received_bytes > max_bytes:
                 raise TooLargeError(f"The body is larger than {max_bytes} bytes.")
-            buffer += chunk
-            if len(buffer) >= _BUFFER_BYTES:
-                await run_in_threadpool(blob.write, buffer)
-                buffer = bytearray()
+            waiting.append(chunk)
+            waiting_bytes += len(chunk)
+            if waiting_bytes >= _BUFFER_BYTES:
+                await run_in_threadpool(_write_all, blob, waiting)
+                waiting, waiting_bytes = [], 0
     except ClientDisconnect as error:
         raise HTTPException(400, "The connection ended before the body did.") from error
-    if buffer:
-        await run_in_threadpool(blob.write, buffer)
+    await run_in_threadpool(_write_all, blob, waiting)
+
+
+def _write_all(blob: IncomingBlob, chunks: list[bytes]) -> None:
+    for chunk in chunks:
+        blob.write(chunk)

@@ -68,7 +68,9 @@ def accept_update(
     task, round_ = lock_round(store, round_id)
     slot = store.rounds.slot(round_.serial, client_id)
     assert slot is not None, "admitted"
-    if known := store.rounds.update_of(round_.serial, client_id):
+    if slot.outcome is SlotOutcome.RECEIVED:
+        known = store.rounds.update_of(round_.serial, client_id)
+        assert known is not None, "received"
         if known.digest == blob.digest:
             return False
         raise UpdateExistsError(f"The client {client_id!r} has sent another update for this round already.")

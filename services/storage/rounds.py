@@ -1,7 +1,7 @@
 """Rounds with their candidates, slots and updates."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -68,7 +68,7 @@ class Rounds:
     def change(self, round_: Round, **values: object) -> Round:
         """Set columns of a round whose task this transaction has locked."""
         self._connection.execute(update(rounds).where(rounds.c.serial == round_.serial).values(**values))
-        return self.get(round_.round_id)
+        return replace(round_, **values)  # type: ignore[arg-type]
 
     def page(
         self,

@@ -1,7 +1,7 @@
 """Tasks, the versions of their models, and how good those are."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -81,7 +81,7 @@ class Tasks:
     def change(self, task: Task, **values: object) -> Task:
         """Set columns of a task that this transaction has locked."""
         self._connection.execute(update(tasks).where(tasks.c.serial == task.serial).values(**values))
-        return self.get(task.task_id)
+        return replace(task, **values)  # type: ignore[arg-type]
 
     def _all(self, query: Select[Any]) -> list[Task]:
         return [_task(row) for row in self._connection.execute(query.order_by(tasks.c.serial))]

@@ -3,6 +3,7 @@
 import base64
 import importlib
 import json
+import math
 import os
 import socket
 import subprocess
@@ -148,6 +149,18 @@ def test_a_task_ends_when_its_target_is_reached(here: Site) -> None:
     told = events_until(here.service, "task.finished", task_id=task_id)
     assert [e["data"]["accuracy"] for e in told if e["kind"] == "model.evaluated"] == [0.79, 0.8]
     assert f'fedcs_model_accuracy{{task_id="{task_id}"}} 0.8' in here.service.get("/metrics").text
+
+
+@pytest.mark.parametrize("loss", [math.nan, math.inf])
+def test_a_diverged_model_has_an_accuracy_and_no_loss(here: Site, loss: float) -> None:
+    opened, _ = _closed_round(here, dataset="cifar10")
+    task_id = opened["task_id"]
+    _aggregate(here, opened["round_id"])
+    assert here.worker.evaluate(here.worker.claim(JobKind.EVALUATE_MODEL, task_id), 0.1, loss=loss)
+    (only,) = here.service.get(f"/tasks/{task_id}/metrics").json()["rounds"]
+    assert (only["accuracy"], only["loss"]) == (0.1, None)
+    told = events_until(here.service, "model.evaluated", task_id=task_id)
+    assert told[-1]["data"]["loss"] is None
 
 
 def test_without_a_target_nobody_waits_for_an_evaluation(here: Site) -> None:
