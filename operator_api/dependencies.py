@@ -3,6 +3,8 @@
 from typing import Annotated
 
 from fastapi import Depends, Header, Request
+from pydantic import Field
+from pydantic.json_schema import SkipJsonSchema
 
 from operator_api.idempotency import IDEMPOTENCY_KEY, Once
 from operator_api.paging import paging_parameters
@@ -31,11 +33,10 @@ async def _once(
     service: ServiceDep,
     principal: PrincipalDep,
     idempotency_key: Annotated[
-        str | None,
+        Annotated[str, Field(pattern=IDEMPOTENCY_KEY)] | SkipJsonSchema[None],
         Header(
-            pattern=IDEMPOTENCY_KEY,
-            description="The same key and body gives the first answer again.",
-            examples=["8e03978e-40d5-43dd-bc93-6894a57f9324"],
+            # No example: it would be sent as it is, again and again, by those who try the operation out.
+            description="Make one up, such as a UUID. The same key and body gives the first answer again.",
         ),
     ] = None,
 ) -> Once:

@@ -10,6 +10,8 @@ from typing import Annotated
 
 from fastapi import Header, HTTPException, Request, Response
 from fastapi.concurrency import run_in_threadpool
+from pydantic import Field
+from pydantic.json_schema import SkipJsonSchema
 from starlette.background import BackgroundTask
 from starlette.requests import ClientDisconnect
 from starlette.responses import FileResponse, MalformedRangeHeader, RangeNotSatisfiable
@@ -25,12 +27,13 @@ _DIGEST = (
 )
 _DIGEST_EXAMPLE = "sha-256=:LCa0a2j/xo/5m0U8HTBBNBNCLXBkg7+g+YpeiGJm564=:"
 
-_CONTENT_DIGEST = Header(
-    pattern=_DIGEST, description="SHA-256 of the body (RFC 9530).", examples=[_DIGEST_EXAMPLE]
-)
-ContentDigest = Annotated[str, _CONTENT_DIGEST]
-OptionalContentDigest = Annotated[str | None, _CONTENT_DIGEST]
-IfNoneMatch = Annotated[str | None, Header(description="Answer 304 if the model has this ETag.")]
+_Sha256 = Annotated[str, Field(pattern=_DIGEST, examples=[_DIGEST_EXAMPLE])]
+_CONTENT_DIGEST = Header(description="SHA-256 of the body (RFC 9530).")
+ContentDigest = Annotated[_Sha256, _CONTENT_DIGEST]
+OptionalContentDigest = Annotated[_Sha256 | SkipJsonSchema[None], _CONTENT_DIGEST]
+IfNoneMatch = Annotated[
+    str | SkipJsonSchema[None], Header(description="Answer 304 if the model has this ETag.")
+]
 
 MODEL_BODY = {
     "requestBody": {

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request, Response
+from pydantic.json_schema import SkipJsonSchema
 
 from operator_api.dependencies import OnceDep, PagingDep, PrincipalDep, ServiceDep
 from operator_api.openapi import GUARDED, INVALID_REQUEST, JSON_BODY, links, problems, together
@@ -86,7 +87,8 @@ def list_clients(
     service: ServiceDep,
     paging: PagingDep,
     label: Annotated[
-        list[Annotated[str, Query(pattern=r"^[A-Za-z0-9_.-]{1,64}=[^\x00-\x1f\x7f]{0,128}$")]] | None,
+        list[Annotated[str, Query(pattern=r"^[A-Za-z0-9_.-]{1,64}=[^\x00-\x1f\x7f]{0,128}$")]]
+        | SkipJsonSchema[None],
         Query(
             description="Only those with this label, as `name=value`.",
             max_length=32,

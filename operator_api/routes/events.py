@@ -5,6 +5,8 @@ from typing import Annotated
 
 from fastapi import APIRouter, Header, Query
 from fastapi.sse import EventSourceResponse, ServerSentEvent
+from pydantic import Field
+from pydantic.json_schema import SkipJsonSchema
 
 from operator_api.dependencies import ServiceDep
 from operator_api.openapi import GUARDED, INVALID_REQUEST, Responses, problems
@@ -28,11 +30,13 @@ _STREAM: Responses = {200: {"content": {"text/event-stream": {"example": _EXAMPL
 )
 async def follow_events(
     service: ServiceDep,
-    task_id: Annotated[TaskId | None, Query(description="Only events of this task.")] = None,
-    round_id: Annotated[RoundId | None, Query(description="Only events of this round.")] = None,
+    task_id: Annotated[TaskId | SkipJsonSchema[None], Query(description="Only events of this task.")] = None,
+    round_id: Annotated[
+        RoundId | SkipJsonSchema[None], Query(description="Only events of this round.")
+    ] = None,
     last_event_id: Annotated[
-        int | None,
-        Header(ge=0, le=2**63 - 1, description="Resume after this event; 0 for all that are kept."),
+        Annotated[int, Field(ge=0, le=2**63 - 1)] | SkipJsonSchema[None],
+        Header(description="Resume after this event; 0 for all that are kept."),
     ] = None,
 ) -> AsyncIterable[ServerSentEvent]:
     """Server-sent events; the `id` of each is the number to resume after."""

@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Path, Query, Request, Response
+from pydantic.json_schema import SkipJsonSchema
 
 from operator_api.dependencies import OnceDep, PagingDep, PrincipalDep, ServiceDep
 from operator_api.openapi import (
@@ -108,8 +109,10 @@ def list_rounds(
     service: ServiceDep,
     principal: PrincipalDep,
     paging: PagingDep,
-    task_id: Annotated[TaskId | None, Query(description="Only those of this task.")] = None,
-    state: Annotated[RoundState | None, Query(description="Only those in this state.")] = None,
+    task_id: Annotated[TaskId | SkipJsonSchema[None], Query(description="Only those of this task.")] = None,
+    state: Annotated[
+        RoundState | SkipJsonSchema[None], Query(description="Only those in this state.")
+    ] = None,
 ) -> Sequence[RoundSummary]:
     """Rounds, newest first; a client sees those it was selected for."""
     with service.database.reading() as store:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
+from pydantic.json_schema import SkipJsonSchema
 
 from operator_api.dependencies import OnceDep, PagingDep, ServiceDep
 from operator_api.model_files import (
@@ -96,7 +97,7 @@ def list_tasks(
     response: Response,
     service: ServiceDep,
     paging: PagingDep,
-    state: Annotated[TaskState | None, Query(description="Only those in this state.")] = None,
+    state: Annotated[TaskState | SkipJsonSchema[None], Query(description="Only those in this state.")] = None,
 ) -> Sequence[TaskResponse]:
     """The tasks, newest first."""
     with service.database.reading() as store:

@@ -5,6 +5,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Header, Path, Request, Response
 from fastapi.concurrency import run_in_threadpool
+from pydantic.json_schema import SkipJsonSchema
 from starlette.background import BackgroundTask
 
 from operator_api.dependencies import PrincipalDep, ServiceDep
@@ -19,7 +20,7 @@ from operator_api.model_files import (
 from operator_api.openapi import GUARDED, INVALID_REQUEST, RANGE_NOT_SATISFIABLE, Responses, problems
 from operator_api.security import Access, GuardedRoute, ModelRoute, access, require_client
 from operator_api.service import Service
-from services.contract.fields import MAX_DURATION_S, ClientId, RoundId
+from services.contract.fields import ClientId, Duration, RoundId
 from services.contract.rounds import UpdateResponse
 from services.domain.nanoseconds import to_seconds
 from services.errors import (
@@ -51,7 +52,7 @@ downloads = APIRouter(tags=["rounds"], route_class=GuardedRoute)
 uploads = APIRouter(tags=["rounds"], route_class=ModelRoute)
 
 RoundPath = Annotated[RoundId, Path()]
-SimulatedTime = Annotated[float | None, Header(ge=0, le=MAX_DURATION_S, allow_inf_nan=False)]
+SimulatedTime = Annotated[Duration | SkipJsonSchema[None], Header()]
 
 
 @downloads.get(
