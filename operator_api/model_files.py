@@ -1,7 +1,6 @@
 """Models over HTTP: streamed in with a digest, handed out with ``ETag`` and ``Range``."""
 
 import base64
-import binascii
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -85,10 +84,7 @@ def announced_sha256(content_digest: str) -> str:
     """The digest in hex, out of the header."""
     found = re.search(r"sha-256=:([^:]*):", content_digest)
     assert found, "checked by the header's pattern"
-    try:
-        return base64.b64decode(found[1], validate=True).hex()
-    except binascii.Error as error:
-        raise DigestMismatchError("Content-Digest is not valid base64.") from error
+    return base64.b64decode(found[1]).hex()
 
 
 @asynccontextmanager

@@ -1,6 +1,6 @@
 """The clients' resource reports: the history of each, and the newest of many."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeAlias
@@ -11,7 +11,7 @@ from sqlalchemy import Connection, and_, delete, or_, select
 
 from services.domain.radio import REPORT_RESOURCE_BLOCKS
 from services.domain.resources import ResourceReports
-from services.storage.rows import Page, Paging, as_dataclass, count, numbers_table
+from services.storage.rows import Page, Paging, as_dataclass, count, insert_tuples, numbers_table
 from services.storage.tables import clients, resource_reports, tasks
 
 
@@ -31,8 +31,15 @@ class StoredReport:
 
 
 _COLUMNS = (
-    "client_serial, task_serial, throughput_bps, compute_samples_per_s, data_samples, "
-    "report_resource_blocks, observed_at, received_at, radio"
+    "client_serial",
+    "task_serial",
+    "throughput_bps",
+    "compute_samples_per_s",
+    "data_samples",
+    "report_resource_blocks",
+    "observed_at",
+    "received_at",
+    "radio",
 )
 ReportRow: TypeAlias = tuple[int, int | None, float, float, int, int, int, int, str | None]
 """The columns above: moments in microseconds, radio measurements as JSON."""
@@ -44,12 +51,9 @@ class Reports:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    def add(self, rows: list[ReportRow]) -> None:
-        """Keep new reports. They come by the ten thousand, so the driver gets them as they are."""
-        mark = "?" if self._connection.dialect.name == "sqlite" else "%s"
-        marks = ", ".join([mark] * (_COLUMNS.count(",") + 1))
-        statement = f"INSERT INTO resource_reports ({_COLUMNS}) VALUES ({marks})"  # noqa: S608 - all our own
-        self._connection.exec_driver_sql(statement, rows)
+    def add(self, rows: Sequence[ReportRow]) -> None:
+        """Keep new reports."""
+        insert_tuples(self._connection, resource_reports.name, _COLUMNS, rows)
 
     def page(self, client_serial: int, paging: Paging) -> Page[StoredReport]:
         """A client's history, newest first."""

@@ -22,7 +22,7 @@ from services.domain.rounds import (
 from services.errors import RoundNotFoundError
 from services.storage.ids import new_id
 from services.storage.model_store import Blob
-from services.storage.rows import Page, Paging, as_dataclass, count
+from services.storage.rows import Page, Paging, as_dataclass, count, insert_tuples
 from services.storage.tables import candidates, clients, rounds, slots, tasks, updates
 
 
@@ -122,22 +122,16 @@ class Rounds:
         return self._all(_rounds().where(rounds.c.state.in_(states)))
 
     def set_candidates(self, round_: Round, asked: Sequence[Candidate]) -> None:
-        """Record the candidates, in place of those recorded before.
-
-        There may be a hundred thousand, so the driver gets them as they are.
-        """
+        """Record the candidates, in place of those recorded before."""
         if round_.window_ends_at is not None:
             self._connection.execute(delete(candidates).where(candidates.c.round_serial == round_.serial))
-        mark = "?" if self._connection.dialect.name == "sqlite" else "%s"
-        columns = ("round_serial", *Candidate._fields)
-        names, marks = ", ".join(columns), ", ".join([mark] * len(columns))
-        statement = f"INSERT INTO candidates ({names}) VALUES ({marks})"  # noqa: S608 - nothing of a caller's
         if asked:
             rows = [
                 (round_.serial, position, client_id, outcome.value, *numbers)
                 for position, client_id, outcome, *numbers in asked
             ]
-            self._connection.exec_driver_sql(statement, rows)
+            columns = ("round_serial", *Candidate._fields)
+            insert_tuples(self._connection, candidates.name, columns, rows)
 
     def add_slots(self, round_: Round, planned: Sequence[Slot]) -> None:
         """Record who was selected."""

@@ -58,6 +58,16 @@ def count(connection: Connection, query: Select[Any]) -> int:
     return connection.execute(select(func.count()).select_from(query.order_by(None).subquery())).scalar_one()
 
 
+def insert_tuples(
+    connection: Connection, table: str, columns: Sequence[str], rows: Sequence[tuple[Any, ...]]
+) -> None:
+    """Insert rows as the driver takes them: for the tables that are filled by the ten thousand."""
+    mark = "?" if connection.dialect.name == "sqlite" else "%s"
+    names, marks = ", ".join(columns), ", ".join([mark] * len(columns))
+    statement = f"INSERT INTO {table} ({names}) VALUES ({marks})"  # noqa: S608 - nothing of a caller's
+    connection.exec_driver_sql(statement, list(rows))
+
+
 def numbers_table(
     connection: Connection, numbers: npt.NDArray[np.int64]
 ) -> tuple[FromClause, ColumnElement[int]]:
