@@ -13,10 +13,10 @@ help: ## List the targets
 install: $(VENV)/installed ## Install the project and its development tools into .venv
 
 $(VENV)/installed: pyproject.toml constraints.txt
-	@echo "Installing into $(VENV): about a minute."
+	@echo "Installing into $(VENV): a minute or two."
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12 ...")'
 	$(PYTHON) -m venv $(VENV)
-	PIP_CONSTRAINT=constraints.txt $(BIN)/pip install --quiet --editable '.[dev]'
+	PIP_CONSTRAINT=constraints.txt $(BIN)/pip install --quiet --editable '.[dev,trainer]'
 	@touch $@
 
 demo: install ## Start the service, plan a round with every policy, compare them

@@ -7,11 +7,11 @@ from fastapi import APIRouter, Response
 
 from operator_api.app import create_app
 from operator_api.dependencies import OnceDep, PrincipalDep, ServiceDep
-from operator_api.logs import set_up_logs
 from operator_api.security import Access, GuardedRoute, access, require_client
 from operator_api.server import spare_the_collector
 from operator_api.service import bootstrap
 from services.contract.reports import ReportRequest
+from services.logs import set_up_logs
 from services.settings import Settings, load_settings
 
 router = APIRouter(route_class=GuardedRoute)

@@ -11,6 +11,7 @@ _COMMANDS = {
     "up": "operator_api.commands",
     "serve": "operator_api.commands",
     "plan": "operator_api.commands",
+    "worker": "trainer_worker.commands",
     "demo": "operator_api.commands",
 }
 

@@ -22,18 +22,20 @@ _OUTPUT = click.Path(dir_okay=False, writable=True, path_type=Path)
     help="Where everything is kept.  [default: fedcs-data]",
 )
 def up(host: str | None, port: int | None, data_dir: Path | None) -> None:
-    """Start the whole stack on this machine; needs nothing beside it.
+    """Start the whole stack on this machine: the API, a Redis of its own and a worker.
 
     Prints the URL and an operator key: that in FEDCS_OPERATOR_KEY, else one that is made at the first start
-    and kept in the data directory.
+    and kept in the data directory. With FEDCS_BROKER_URL that broker is used and no Redis started.
     """
     from operator_api.announcement import Announcement
-    from operator_api.server import run_api
+    from operator_api.stack import has_trainer, run_stack
     from services.settings import EmbeddedSettings, load_settings
 
     settings = load_settings(EmbeddedSettings, host=host, port=port, data_dir=data_dir)
     key = settings.operator_key.get_secret_value()
-    run_api(settings, announce=lambda url: click.echo(Announcement(url, key).text()))
+    if not has_trainer():
+        click.echo("No trainer, so jobs will wait: pip install 'fedcs-operator[trainer]' brings it.")
+    run_stack(settings, announce=lambda url: click.echo(Announcement(url, key).text()))
 
 
 @click.command()

@@ -13,7 +13,6 @@ from threading import Event, Thread
 import structlog
 
 from operator_api.monitoring import Monitoring
-from operator_api.publisher import BrokerAwayError, Publisher
 from services.domain.rounds import UPLOAD_STATES, RoundState
 from services.protocol.aggregation import close_if_overdue
 from services.protocol.job_failure import fail_job
@@ -22,13 +21,13 @@ from services.protocol.resource_request import end_report_window
 from services.settings import Settings
 from services.storage.database import Database
 from services.storage.model_store import ModelStore
+from trainer_worker.publisher import BrokerAwayError, Publisher
 
 _TICK_S = 0.5
 _BREATH_S = 0.05
 """Between two rounds of duties, so that many uploads at once do not keep it busy."""
 _LEASE = timedelta(seconds=10)
 _HOUSEKEEPING_S = 600.0
-_PUBLISH_AGAIN = timedelta(seconds=30)
 _MOST_AT_ONCE = 500
 _SWEEP_OLDER_THAN_S = 3600.0
 
@@ -152,20 +151,10 @@ class Keeper:
                 uow.commit()
 
     def _publish_jobs(self) -> None:
-        if not self._publisher.has_broker:
-            return
-        with self._database.reading() as store:
-            jobs = store.jobs.to_publish(_now(), _PUBLISH_AGAIN, _MOST_AT_ONCE)
-        if not jobs:
-            return
         try:
-            self._publisher.publish(jobs)
+            self._publisher.publish_waiting(self._database)
         except BrokerAwayError as error:
-            _log.warning("the broker cannot be reached", error=str(error), jobs=len(jobs))
-            return
-        with self._database.unit_of_work() as uow:
-            uow.jobs.mark_published([job.job_id for job in jobs], _now())
-            uow.commit()
+            _log.warning("the broker cannot be reached", error=str(error))
 
     def _keep_house(self) -> None:
         if time.monotonic() < self._next_housekeeping:

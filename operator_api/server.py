@@ -5,18 +5,20 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from types import FrameType
 
 import uvicorn
 
 from operator_api.app import create_app
-from operator_api.logs import set_up_logs
 from operator_api.service import Service, bootstrap
 from services.errors import SettingsError
+from services.logs import set_up_logs
 from services.settings import Settings
 
 _LONGEST_GOODBYE_S = 10
 _OBJECTS_BETWEEN_LOOKS = 50_000
+_NOTHING = nullcontext()
 
 
 class _Server(uvicorn.Server):
@@ -36,8 +38,17 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def run_api(settings: Settings, announce: Callable[[str], None]) -> None:
-    """Serve until a signal comes; ``announce`` is given the URL once requests are answered."""
+def run_api(
+    settings: Settings,
+    announce: Callable[[str], None],
+    beside: AbstractContextManager[object] = _NOTHING,
+) -> None:
+    """Serve until a signal comes; ``announce`` is given the URL once requests are answered.
+
+    What runs ``beside`` is entered when the database has its newest shape, and left when serving has ended.
+    """
+    # uvicorn shuts down on SIGTERM and then raises it again, which is no reason to fail.
+    signal.signal(signal.SIGTERM, _exit_quietly)
     listening = _listen(settings.host, settings.port)
     host, port = listening.getsockname()[:2]
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}{settings.api_root}"
@@ -52,10 +63,9 @@ def run_api(settings: Settings, announce: Callable[[str], None]) -> None:
         server_header=False,
         timeout_graceful_shutdown=_LONGEST_GOODBYE_S,
     )
-    # uvicorn shuts down on SIGTERM and then raises it again, which is no reason to fail.
-    signal.signal(signal.SIGTERM, _exit_quietly)
     try:
-        _Server(config, service, lambda: announce(url)).run(sockets=[listening])
+        with beside:
+            _Server(config, service, lambda: announce(url)).run(sockets=[listening])
     except KeyboardInterrupt:
         pass
     finally:

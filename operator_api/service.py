@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from operator_api.event_hub import EventHub
 from operator_api.keeper import Keeper
 from operator_api.monitoring import Monitoring
-from operator_api.publisher import Publisher
 from operator_api.report_writer import ReportWriter
 from operator_api.security import Guard
 from services.settings import Settings
 from services.storage.database import Database
 from services.storage.migration import migrate
 from services.storage.model_store import LocalModelStore, ModelStore
+from trainer_worker.publisher import Publisher
 
 
 @dataclass(frozen=True)

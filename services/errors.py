@@ -19,6 +19,8 @@
     ├── UnacceptableError          understood, and refused
     │   ├── ScheduleTooLongError, BadTensorsError, DigestMismatchError
     │   └── ElapsedTimeError, IdempotencyKeyReusedError
+    ├── WorkImpossibleError        a worker cannot do this work, however often it tries
+    │   └── NetworkError, DataSetError, ImportRefusedError
     ├── TooLargeError              more bytes than allowed
     └── TooManyRequestsError       this key has asked too often
 
@@ -261,6 +263,24 @@ class IdempotencyKeyReusedError(UnacceptableError):
 
     cause: ClassVar[str] = "IDEMPOTENCY_KEY_REUSED"
     example: ClassVar[str] = "The Idempotency-Key 'k1' was used for another request."
+
+
+class WorkImpossibleError(FedCSError):
+    """A worker cannot do this work, however often it tries; the message says what to do."""
+
+    cause: ClassVar[str] = "WORK_IMPOSSIBLE"
+
+
+class NetworkError(WorkImpossibleError):
+    """There is no such network, or the model does not fit it."""
+
+
+class DataSetError(WorkImpossibleError):
+    """The data set cannot be read, or is too small."""
+
+
+class ImportRefusedError(WorkImpossibleError):
+    """A network or data set of one's own may not or cannot be imported."""
 
 
 class TooLargeError(FedCSError):

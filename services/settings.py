@@ -1,11 +1,11 @@
 """Settings of every process, from ``FEDCS_*`` environment variables; nothing else reads the environment."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal, TypeVar
 
 from limits import RateLimitItem, parse
-from pydantic import AfterValidator, Field, SecretStr, ValidationError
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationError
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from services.errors import SettingsError
 from services.operator_key import find_or_make_key
@@ -35,29 +35,50 @@ def _rate(text: str) -> str:
     return text
 
 
+def _split(value: object) -> object:
+    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+
 OperatorKey = Annotated[SecretStr, AfterValidator(_strong_key)]
 Rate = Annotated[str, AfterValidator(_rate)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Bytes = Annotated[int, Field(ge=1)]
 
 
-class Settings(BaseSettings):
-    """What an API process needs to know."""
+class ProcessSettings(BaseSettings):
+    """What every process of the service needs to know."""
 
     model_config = SettingsConfigDict(env_prefix="FEDCS_", frozen=True)
 
     data_dir: Path = Path("fedcs-data")
-    operator_key: OperatorKey
-    api_root: Annotated[str, Field(pattern=r"^(/[A-Za-z0-9._~-]+)*$")] = ""
-    """Prefix of every path, e.g. ``/fedcs/v1``."""
-    host: str = "127.0.0.1"
-    port: Annotated[int, Field(ge=0, le=65535)] = 8000
     database_url: str = Field(
         default_factory=lambda settings: f"sqlite:///{settings['data_dir']}/fedcs.sqlite"
     )
     model_store: Path = Field(default_factory=lambda settings: settings["data_dir"] / "models")
     broker_url: str | None = None
     """Where workers are woken up; without one, jobs wait until there is."""
+
+
+class WorkerSettings(ProcessSettings):
+    """What a worker needs to know."""
+
+    broker_url: str
+    datasets: Path = Field(default_factory=lambda settings: settings["data_dir"] / "datasets")
+    """Where the files of data sets are."""
+    device: Literal["cuda", "mps", "cpu"] | None = None
+    """What to compute on; the best there is, if not said."""
+    allowed_imports: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)] = ()
+    """Modules and packages from which tasks may name networks and data sets of their own."""
+
+
+class Settings(ProcessSettings):
+    """What an API process needs to know."""
+
+    operator_key: OperatorKey
+    api_root: Annotated[str, Field(pattern=r"^(/[A-Za-z0-9._~-]+)*$")] = ""
+    """Prefix of every path, e.g. ``/fedcs/v1``."""
+    host: str = "127.0.0.1"
+    port: Annotated[int, Field(ge=0, le=65535)] = 8000
 
     max_json_bytes: Bytes = 64 * 1024 * 1024
     max_model_bytes: Bytes = 512 * 1024 * 1024
@@ -87,7 +108,10 @@ class EmbeddedSettings(Settings):
     )
 
 
-def load_settings(kind: type[Settings], **given: object) -> Settings:
+_S = TypeVar("_S", bound=ProcessSettings)
+
+
+def load_settings(kind: type[_S], **given: object) -> _S:
     """Read the settings, and make the data directory.
 
     Those ``given`` on the command line, unless None, win over the environment.

@@ -76,6 +76,16 @@ def read_layout(path: Path) -> Layout:
     return _read_layout(path)[0]
 
 
+def locate(path: Path) -> Mapping[str, tuple[TensorSpec, int]]:
+    """Which tensors a file holds, and where in it each begins; in the order of their bytes."""
+    layout, begin = _read_layout(path)
+    places = {}
+    for name, spec in layout.items():
+        places[name] = (spec, begin)
+        begin += spec.size_bytes
+    return places
+
+
 def check_same_layout(given: Layout, expected: Layout) -> None:
     """Refuse tensors other than the expected ones; the order does not matter."""
     for name in expected:

@@ -30,7 +30,8 @@ class EventResponse(BaseModel):
     number: int
     kind: str = Field(
         description="`task.*` and `round.*` with the new state, `update.received`, `update.late`, "
-        "`update.rejected`, `model.created`, `model.evaluated`, `training.*`, `clients.enrolled`, "
+        "`update.rejected`, `model.created`, `model.evaluated`, `training.*`, `job.started`, "
+        "`job.progress` (`done`, from 0 to 1), `job.handed_back`, `job.failed`, `clients.enrolled`, "
         "`client.removed`."
     )
     at: Timestamp

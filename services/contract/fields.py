@@ -85,6 +85,7 @@ LocalEpochs = Annotated[int, Field(ge=1, le=100_000), _INTEGRAL]
 Fraction = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1, le=10**9), _INTEGRAL]
 BatchSize = Annotated[int, Field(ge=1, le=1_000_000), _INTEGRAL]
+UpdateNorm = Annotated[float, Field(gt=0, le=1e12, allow_inf_nan=False)]
 LearningRate = Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
 PartitionIndex = Annotated[int, Field(ge=0, le=10**9), _INTEGRAL]
 Seed = Annotated[int, Field(ge=0, le=2**53 - 1), _INTEGRAL]  # every JSON parser keeps it exact

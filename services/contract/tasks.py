@@ -23,6 +23,7 @@ from services.contract.fields import (
     Seed,
     TaskId,
     Timestamp,
+    UpdateNorm,
 )
 from services.domain.radio import REPORT_RESOURCE_BLOCKS
 from services.domain.tasks import (
@@ -128,6 +129,11 @@ class TaskRequest(BaseModel):
         default=_HOUR_S,
         description="A round that has no deadline on the wall clock fails after such silence.",
     )
+    max_update_norm: UpdateNorm | None = Field(
+        default=None,
+        description="A client's step, its update less the model it was given, is shortened to this Euclidean "
+        "norm. Steps beyond all others' are left out in any case.",
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -180,6 +186,7 @@ _TERMS_EXAMPLE: dict[str, Any] = {
     "slot_enforcement": "deadline",
     "slot_grace_s": 1.0,
     "idle_timeout_s": 3600.0,
+    "max_update_norm": None,
 }
 
 
@@ -242,6 +249,7 @@ class TaskResponse(BaseModel):
     slot_enforcement: SlotEnforcement
     slot_grace_s: float
     idle_timeout_s: float
+    max_update_norm: float | None
 
 
 class RoundMetrics(BaseModel):

@@ -99,6 +99,8 @@ class TaskTerms:
     slot_enforcement: SlotEnforcement
     slot_grace_s: float
     idle_timeout_s: float
+    max_update_norm: float | None
+    """Longer steps of clients are shortened to this."""
 
     @property
     def has_deadline(self) -> bool:

@@ -1,10 +1,8 @@
 """Evaluation: how good a version of the global model is, and whether that is good enough."""
 
-import math
-from dataclasses import replace
 from datetime import datetime
 
-from services.domain.evaluation import Evaluation
+from services.domain.evaluation import PARTS, Score, sum_up
 from services.domain.jobs import Job
 from services.domain.tasks import TaskState
 from services.protocol.moves import move_task
@@ -12,13 +10,20 @@ from services.protocol.ports import Store
 from services.protocol.round_end import cancel_open_round
 
 
-def finish_evaluation(store: Store, claimed: Job, evaluation: Evaluation, now: datetime) -> bool:
-    """Take a worker's measurement; false if the job is no longer its own."""
+def finish_evaluation(store: Store, claimed: Job, score: Score, now: datetime) -> bool:
+    """Take a worker's measurement on one part of the validation data; false if the job is no longer its own.
+
+    With the last part the version's accuracy is known.
+    """
     task = store.tasks.get(claimed.subject["task_id"], lock=True)
     if not store.jobs.finish(claimed, now):
         return False
-    if evaluation.loss is not None and not math.isfinite(evaluation.loss):
-        evaluation = replace(evaluation, loss=None)
+    version = int(claimed.subject["version"])
+    store.models.add_score(task, version, int(claimed.subject["part"]), score)
+    scores = store.models.scores(task.serial, version)
+    if len(scores) < PARTS:
+        return True
+    evaluation = sum_up(version, scores, now)
     store.models.add_evaluation(task, evaluation)
     store.events.record(
         "model.evaluated",

@@ -6,17 +6,26 @@ from services.domain.jobs import Job, JobKind
 from services.domain.rounds import RoundState
 from services.domain.tasks import TaskState
 from services.domain.trainings import TrainingState
+from services.protocol.job_lease import tell_failure
 from services.protocol.moves import lock_round, move_task, tell_training
 from services.protocol.ports import Store
 from services.protocol.round_end import cancel_open_round, end_round
 
 
-def fail_job(store: Store, task_id: str, claimed: Job, error: str, now: datetime) -> bool:
-    """Put back a job whose attempt failed, or give it up and with it what needed it; false if not its own."""
+def fail_job(
+    store: Store, task_id: str, claimed: Job, error: str, now: datetime, *, hopeless: bool = False
+) -> bool:
+    """Put back a job whose attempt failed, or give it up and with it what needed it; false if not its own.
+
+    It is given up after the last attempt, or at once if another one would be ``hopeless``.
+    """
     task = store.tasks.get(task_id, lock=True)
-    if not store.jobs.put_back(claimed, error, now):
+    again = claimed.attempts_left > 0 and not hopeless
+    ours = store.jobs.put_back(claimed, error) if again else store.jobs.give_up(claimed, error, now)
+    if not ours:
         return False
-    if claimed.attempts_left:
+    tell_failure(store, claimed, error, now)
+    if again:
         return True
     if claimed.kind is JobKind.TRAIN_CLIENT:
         training = store.trainings.end(

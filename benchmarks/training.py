@@ -1,0 +1,209 @@
+"""Training: samples per second through the whole service, beside bare PyTorch, Flower and pfl.
+
+python -m benchmarks.training
+"""
+
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.contenders import BARE, FLOWER, PFL, Contender, child, peer_python
+from benchmarks.hosted_rounds import hosted_rounds
+from benchmarks.peers import loops
+from benchmarks.peers.images import CLIENTS
+from benchmarks.peers.turns import Times, Turn
+from services.learning.networks import build_network
+
+_NEARLY_NOTHING = Turn("optimised", samples=1, epochs=1)
+_WARM_UP = Turn("optimised", samples=50, epochs=1)
+_FULL = Turn("optimised", samples=500, epochs=5)
+_QUICK = Turn("optimised", samples=50, epochs=1)
+_OURS = "ours"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A contender with the loop it trains with, and how far ours wants to be ahead of it."""
+
+    label: str
+    contender: str
+    loop: str
+    wanted: float
+
+
+_ENTRIES = (
+    Entry("bare PyTorch, two processes", "bare", "optimised", 0.95),
+    Entry("Flower, straightforward loop", "Flower", "straightforward", 1.15),
+    Entry("pfl, its own loop", "pfl", "straightforward", 1.15),
+    Entry("Flower, our loop", "Flower", "optimised", 0.95),
+    Entry("pfl, our loop", "pfl", "optimised", 0.95),
+)
+
+
+@click.command()
+@click.option("--runs", default=5, show_default=True, type=click.IntRange(min=1))
+@click.option("--quick", is_flag=True, help="Tiny rounds, to see that it works; the figures mean nothing.")
+@click.option("--peers/--no-peers", default=True, show_default=True, help="Flower and pfl as well.")
+@click.option(
+    "--peers-dir",
+    default=Path(tempfile.gettempdir()) / "fedcs-benchmark-peers",
+    show_default=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Where the environments of Flower and pfl are, or are made.",
+)
+def main(*, runs: int, quick: bool, peers: bool, peers_dir: Path) -> None:
+    """Measure, and print the ratios."""
+    _check_network()
+    console = Console()
+    turn = _QUICK if quick else _FULL
+    starts: dict[str, Callable[[], AbstractContextManager[Contender]]] = {
+        _OURS: hosted_rounds,
+        "bare": lambda: child(sys.executable, BARE),
+    }
+    if peers:
+        with console.status("the peers' environments"):
+            flower, pfl = peer_python("flower", peers_dir), peer_python("pfl", peers_dir)
+        starts |= {"Flower": lambda: child(flower, FLOWER), "pfl": lambda: child(pfl, PFL)}
+    entries = [entry for entry in _ENTRIES if entry.contender in starts]
+    with ExitStack() as stack:
+        contenders, startup_s = {}, {}
+        for name, start in starts.items():
+            console.print(f"starting {name}")
+            began = time.perf_counter()
+            contenders[name] = stack.enter_context(start())
+            first = contenders[name].do_round(_NEARLY_NOTHING)
+            startup_s[name] = time.perf_counter() - began - first.evaluation_s
+        for name, loop in _lanes(entries):
+            contenders[name].do_round(Turn(loop, _WARM_UP.samples, _WARM_UP.epochs))
+        full = _interleave(console, contenders, _lanes(entries), turn, runs)
+        without_bare = [(name, "optimised") for name in starts if name != "bare"]
+        overhead = _interleave(console, contenders, without_bare, _NEARLY_NOTHING, runs)
+    table = _new_table(f"Training: {CLIENTS} clients × {turn.samples} samples × {turn.epochs} epochs")
+    for row in (
+        *_throughput_rows(entries, full, turn),
+        *_overhead_rows(overhead, startup_s),
+        *_apart_rows(full[_OURS, "optimised"]),
+    ):
+        table.add_row(*row)
+    console.print(table)
+
+
+Lane = tuple[str, str]
+"""A contender and a loop."""
+Row = tuple[str, str, str, str, str, str]
+
+
+def _check_network() -> None:
+    """The peers' copy of the network has to be ours."""
+    ours = build_network("paper-cnn", (3, 32, 32), 10, seed=0)
+    copy = loops.paper_cnn()
+    assert str(ours) == str(copy), "the layers differ"
+    shapes, copied = (
+        {name: tensor.shape for name, tensor in network.state_dict().items()} for network in (ours, copy)
+    )
+    assert shapes == copied, "the parameters differ"
+
+
+def _lanes(entries: Sequence[Entry]) -> list[Lane]:
+    return [(_OURS, "optimised"), *((entry.contender, entry.loop) for entry in entries)]
+
+
+def _interleave(
+    console: Console, contenders: Mapping[str, Contender], lanes: Sequence[Lane], turn: Turn, runs: int
+) -> dict[Lane, list[Times]]:
+    """One round of each in turn, so often; each run begins with another, so that none is always first."""
+    times: dict[Lane, list[Times]] = {lane: [] for lane in lanes}
+    for run in range(runs):
+        first = run % len(lanes)
+        for name, loop in (*lanes[first:], *lanes[:first]):
+            took = contenders[name].do_round(Turn(loop, turn.samples, turn.epochs))
+            times[name, loop].append(took)
+            console.print(
+                f"run {run + 1} of {runs}, {turn.samples} samples: {name}, {loop}: training "
+                f"{took.training_s:.2f} s, round {took.round_s:.2f} s"
+            )
+    return times
+
+
+def _new_table(title: str) -> Table:
+    table = Table(title=title, title_justify="left")
+    for name in ("measure", "ours", "beside", "ratio", "wanted", "holds"):
+        table.add_column(name, justify="left" if name == "measure" else "right")
+    return table
+
+
+def _throughput_rows(
+    entries: Sequence[Entry], times: Mapping[Lane, Sequence[Times]], turn: Turn
+) -> Iterator[Row]:
+    trained = CLIENTS * turn.samples * turn.epochs
+    ours_s = [run.training_s for run in times[_OURS, "optimised"]]
+    for entry in entries:
+        beside_s = [run.training_s for run in times[entry.contender, entry.loop]]
+        ratio = _median_ratio(beside_s, ours_s)
+        yield (
+            f"samples/s beside {entry.label}",
+            f"{trained / median(ours_s):.0f}",
+            f"{trained / median(beside_s):.0f}",
+            f"{ratio:.2f}",
+            f"≥ {entry.wanted}",
+            _holds(ratio >= entry.wanted),
+        )
+
+
+def _overhead_rows(times: Mapping[Lane, Sequence[Times]], startup_s: Mapping[str, float]) -> Iterator[Row]:
+    ours_s = [run.round_s for run in times[_OURS, "optimised"]]
+    for (name, _), runs in times.items():
+        if name != _OURS:
+            beside_s = [run.round_s for run in runs]
+            ratio = _median_ratio(ours_s, beside_s)
+            wanted = ("≤ 0.5", _holds(ratio <= 0.5)) if name == "Flower" else ("", "")
+            yield (
+                f"s per round with next to nothing to train, beside {name}",
+                f"{median(ours_s):.2f}",
+                f"{median(beside_s):.2f}",
+                f"{ratio:.2f}",
+                *wanted,
+            )
+    for name, seconds in startup_s.items():
+        if name != _OURS:
+            ratio = startup_s[_OURS] / seconds
+            label = f"s to start, with the first such round, beside {name}"
+            yield (label, f"{startup_s[_OURS]:.1f}", f"{seconds:.1f}", f"{ratio:.2f}", "", "")
+
+
+def _apart_rows(times: Sequence[Times]) -> Iterator[Row]:
+    """What of a round is neither training nor evaluation, and how long evaluation takes."""
+    share = median((run.round_s - run.training_s) / run.training_s for run in times)
+    rest_s = median(run.round_s - run.training_s for run in times)
+    yield (
+        "s of a round beside training (ratio: to training)",
+        f"{rest_s:.2f}",
+        "",
+        f"{share:.2f}",
+        "≤ 0.10",
+        _holds(share <= 0.10),
+    )
+    evaluation_s = median(run.evaluation_s for run in times)
+    yield ("s to evaluate a model on 10,000 samples, after the round", f"{evaluation_s:.2f}", "", "", "", "")
+
+
+def _median_ratio(above: Sequence[float], below: Sequence[float]) -> float:
+    """Of the runs, each measured side by side."""
+    return median(one / other for one, other in zip(above, below, strict=True))
+
+
+def _holds(holds: bool) -> str:  # noqa: FBT001
+    return "yes" if holds else "no"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The only code that uses torch: networks, data sets, local update, aggregation, evaluation."""

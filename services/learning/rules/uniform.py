@@ -1,0 +1,12 @@
+"""The plain average: every client counts the same."""
+
+from collections.abc import Sequence
+
+from services.learning.rules.weighted import WeightedAverage
+
+
+class UniformAverage(WeightedAverage):
+    """Sums up the clients' numbers, each divided by the number of clients."""
+
+    def __init__(self, data_samples: Sequence[int]) -> None:
+        super().__init__([1] * len(data_samples))

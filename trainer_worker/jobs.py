@@ -1,0 +1,70 @@
+"""One job from its message to its end: claim, do, and whatever can go wrong between the two."""
+
+from datetime import UTC, datetime
+
+import structlog
+
+from services.domain.jobs import Job
+from services.errors import WorkImpossibleError
+from services.protocol.job_failure import fail_job
+from services.protocol.job_lease import claim_job, hand_back_job
+from trainer_worker.lease import Lease, LeaseLostError, WorkerStopsError
+from trainer_worker.publisher import BrokerAwayError
+from trainer_worker.work import WORK
+from trainer_worker.workshop import Workshop
+
+_log = structlog.get_logger(__name__)
+
+
+def do_job(workshop: Workshop, job_id: str) -> None:
+    """Do a job, if it still waits: messages may come twice, and late."""
+    claimed = None if workshop.stopping.is_set() else _claim(workshop, job_id)
+    if claimed is None:
+        return
+    log = _log.bind(job_id=job_id, kind=claimed.kind.value, attempt=claimed.attempts, **claimed.subject)
+    log.info("job started")
+    lease = Lease(workshop.database, claimed, workshop.stopping)
+    try:
+        with lease.held():
+            done = WORK[claimed.kind](workshop, claimed, lease.progress)
+        log.info("job done" if done else "job done in vain: it was cancelled, or somebody else has it")
+    except LeaseLostError:
+        log.info("job left: it was cancelled, or somebody else has it")
+    except WorkerStopsError:
+        log.info("job handed back")
+        _hand_back(workshop, claimed)
+    except WorkImpossibleError as error:
+        log.warning("job impossible", error=str(error))
+        _fail(workshop, claimed, str(error), hopeless=True)
+    except Exception as error:
+        log.exception("job failed")
+        _fail(workshop, claimed, f"{type(error).__name__}: {error}"[:1000], hopeless=False)
+    _tell_of_new_work(workshop)
+
+
+def _claim(workshop: Workshop, job_id: str) -> Job | None:
+    with workshop.database.unit_of_work() as uow:
+        claimed = claim_job(uow, job_id, datetime.now(UTC))
+        uow.commit()
+    return claimed
+
+
+def _hand_back(workshop: Workshop, claimed: Job) -> None:
+    with workshop.database.unit_of_work() as uow:
+        hand_back_job(uow, claimed, datetime.now(UTC))
+        uow.commit()
+
+
+def _fail(workshop: Workshop, claimed: Job, error: str, *, hopeless: bool) -> None:
+    with workshop.database.unit_of_work() as uow:
+        task_id = uow.tasks.id_of(claimed.task_serial)
+        fail_job(uow, task_id, claimed, error, datetime.now(UTC), hopeless=hopeless)
+        uow.commit()
+
+
+def _tell_of_new_work(workshop: Workshop) -> None:
+    """Wake others for what has come up; the keeper would too, a moment later."""
+    try:
+        workshop.publisher.publish_waiting(workshop.database)
+    except BrokerAwayError as error:
+        _log.warning("the broker cannot be reached", error=str(error))

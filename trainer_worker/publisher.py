@@ -1,0 +1,92 @@
+"""Waking workers up through Celery. The database has the work; a lost message only costs time."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from celery import Celery
+from kombu.connection import Connection
+from kombu.exceptions import ChannelError, OperationalError
+
+from services.domain.jobs import QUEUES, Job, JobKind
+from services.storage.database import Database
+
+_TRANSPORT = {"socket_connect_timeout": 2, "socket_timeout": 5, "retry_on_timeout": False}
+_PUBLISH_AGAIN = timedelta(seconds=30)
+"""A job that still waits after this: its message may be lost."""
+_MOST_AT_ONCE = 500
+
+
+class BrokerAwayError(Exception):
+    """The broker cannot be reached."""
+
+
+def make_app(broker_url: str | None) -> Celery:
+    """The Celery application, as those who publish need it, and those who work."""
+    app = Celery("fedcs", broker=broker_url, set_as_current=False)
+    # No result backend: the database has the results, and publishing would block while Redis is away.
+    app.conf.update(task_ignore_result=True, broker_transport_options=_TRANSPORT)
+    return app
+
+
+def message_name(kind: JobKind) -> str:
+    """What a message about this kind of job is called."""
+    return f"trainer_worker.{kind.value}"
+
+
+class Publisher:
+    """Tells workers of jobs, if there is a broker; without one, jobs wait until there is."""
+
+    def __init__(self, broker_url: str | None) -> None:
+        self.has_broker = broker_url is not None
+        self._app = make_app(broker_url)
+
+    def publish_waiting(self, database: Database) -> None:
+        """Tell of the jobs that no worker knows of, as far as can be seen; any may be told of twice."""
+        if not self.has_broker:
+            return
+        now = datetime.now(UTC)
+        with database.reading() as store:
+            jobs = store.jobs.to_publish(now, _PUBLISH_AGAIN, _MOST_AT_ONCE)
+        if not jobs or not (told := self._publish(jobs)):
+            return
+        with database.unit_of_work() as uow:
+            uow.jobs.mark_published(told, now)
+            uow.commit()
+
+    def state(self) -> str:
+        """``ok``, or why workers are not woken up."""
+        if not self.has_broker:
+            return "not set up"
+        try:
+            with self._app.connection_for_write() as connection:
+                connection.ensure_connection(max_retries=1, timeout=2)
+        except (OperationalError, OSError) as error:
+            return f"not reached: {error}"
+        return "ok"
+
+    def _publish(self, jobs: Sequence[Job]) -> list[str]:
+        """Tell of these, but again only where no messages wait: where some do, the workers are just busy."""
+        try:
+            with self._app.connection_for_write() as connection:
+                waiting = {queue: _messages_in(connection, queue) for queue in set(QUEUES.values())}
+                due = [job for job in jobs if job.published_at is None or not waiting[QUEUES[job.kind]]]
+                for job in due:
+                    self._app.send_task(
+                        message_name(job.kind),
+                        args=[job.job_id],
+                        queue=QUEUES[job.kind],
+                        connection=connection,
+                        retry=False,
+                    )
+        except (OperationalError, OSError) as error:
+            raise BrokerAwayError(str(error)) from error
+        return [job.job_id for job in due]
+
+
+def _messages_in(connection: Connection, queue: str) -> int:
+    try:
+        declared: Any = connection.default_channel.queue_declare(queue, passive=True)  # type: ignore[no-untyped-call]
+    except ChannelError:  # there is no such queue: nobody has ever published to it
+        return 0
+    return int(declared.message_count)
