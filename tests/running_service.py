@@ -21,9 +21,12 @@ def running_service(data_dir: Path, **settings: str) -> Iterator[httpx.Client]:
 
 @contextmanager
 def service_process(
-    data_dir: Path, log: Path | None, /, **settings: str
+    data_dir: Path, log: Path | None, /, *, module: str = "operator_api", **settings: str
 ) -> Iterator[tuple[httpx.Client, subprocess.Popen[str]]]:
-    """The same, with the process at hand, to be killed; its standard error may go to a file."""
+    """The same, with the process at hand, to be killed; its standard error may go to a file.
+
+    Another ``module`` may stand in for the command.
+    """
     environment = os.environ | {
         "FEDCS_OPERATOR_KEY": OPERATOR_KEY,
         "FEDCS_PORT": "0",
@@ -32,7 +35,7 @@ def service_process(
         **{f"FEDCS_{name.upper()}": value for name, value in settings.items()},
     }
     key = environment["FEDCS_OPERATOR_KEY"]
-    command = [sys.executable, "-m", "operator_api", "serve"]
+    command = [sys.executable, "-m", module, "serve"]
     with (
         nullcontext() if log is None else log.open("a") as stderr,
         subprocess.Popen(

@@ -23,6 +23,7 @@ class Stack:
 
     service: httpx.Client
     api: Popen[str]
+    redis_process: "Popen[bytes]"
     redis_port: int
     settings: dict[str, str]
     """FEDCS_* settings, without the prefix, that API and workers share."""
@@ -64,18 +65,22 @@ def worker_process(
 
 
 @contextmanager
-def running_stack(directory: Path, *worker_options: str, **settings: str) -> Iterator[Stack]:
+def running_stack(
+    directory: Path, *worker_options: str, api_module: str = "operator_api", **settings: str
+) -> Iterator[Stack]:
     """Start everything; with ``worker_options``, which are those of ``fedcs worker``, one of these too."""
     with ExitStack() as running:
-        port, _ = running.enter_context(redis_server(directory))
+        port, redis_process = running.enter_context(redis_server(directory))
         shared = {
             "data_dir": str(directory),
             "broker_url": f"redis://127.0.0.1:{port}/0",
             **settings,
         }
         own = {name: value for name, value in shared.items() if name != "data_dir"}
-        service, api = running.enter_context(service_process(directory, directory / "api.log", **own))
-        stack = Stack(service, api, port, shared, directory)
+        service, api = running.enter_context(
+            service_process(directory, directory / "api.log", module=api_module, **own)
+        )
+        stack = Stack(service, api, redis_process, port, shared, directory)
         if worker_options:
             running.enter_context(stack.worker(*worker_options))
         yield stack

@@ -15,6 +15,8 @@ from trainer_worker.workshop import Workshop
 
 _log = structlog.get_logger(__name__)
 
+_LONGEST_ERROR = 1000
+
 
 def do_job(workshop: Workshop, job_id: str) -> None:
     """Do a job, if it still waits: messages may come twice, and late."""
@@ -38,7 +40,7 @@ def do_job(workshop: Workshop, job_id: str) -> None:
         _fail(workshop, claimed, str(error), hopeless=True)
     except Exception as error:
         log.exception("job failed")
-        _fail(workshop, claimed, f"{type(error).__name__}: {error}"[:1000], hopeless=False)
+        _fail(workshop, claimed, f"{type(error).__name__}: {error}", hopeless=False)
     _tell_of_new_work(workshop)
 
 
@@ -58,7 +60,7 @@ def _hand_back(workshop: Workshop, claimed: Job) -> None:
 def _fail(workshop: Workshop, claimed: Job, error: str, *, hopeless: bool) -> None:
     with workshop.database.unit_of_work() as uow:
         task_id = uow.tasks.id_of(claimed.task_serial)
-        fail_job(uow, task_id, claimed, error, datetime.now(UTC), hopeless=hopeless)
+        fail_job(uow, task_id, claimed, error[:_LONGEST_ERROR], datetime.now(UTC), hopeless=hopeless)
         uow.commit()
 
 

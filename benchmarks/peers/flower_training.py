@@ -24,7 +24,7 @@ client_app = ClientApp()
 server_app = ServerApp()
 
 
-class TimedAveraging(FedAvg):
+class TimedAveraging(FedAvg):  # type: ignore[misc]
     """Federated averaging that notes when it has asked the clients, and when all have answered."""
 
     asked = answered = 0.0

@@ -49,7 +49,7 @@ class Network(nn.Module):
         return {"loss": Weighted(float(loss), len(labels))}
 
 
-class TimedAveraging(FederatedAveraging):
+class TimedAveraging(FederatedAveraging):  # type: ignore[misc]
     """Federated averaging with pfl's own loop or ours, which notes when all clients have trained."""
 
     trained = 0.0
@@ -64,7 +64,8 @@ class TimedAveraging(FederatedAveraging):
                 initial_model_state, model, user_dataset, central_context
             )
             return update, metrics
-        optimised(model.pytorch_model, *user_dataset.raw_data, self.turn.epochs)
+        inputs, labels = user_dataset.raw_data
+        optimised(model.pytorch_model, inputs, labels, self.turn.epochs)
         return model.get_model_difference(initial_model_state), Metrics()
 
     def process_aggregated_statistics(self, *given: Any, **named: Any) -> tuple[PyTorchModel, Metrics]:

@@ -10,6 +10,7 @@ parameters are; counters, which are whole numbers, become the rounded average (d
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +20,9 @@ from torch import Tensor
 from services.learning.outliers import Norms, TensorKind, find_outliers, kind_of
 from services.learning.rules.rule import Rule
 from services.learning.tensor_file import Run, TensorFile, new_buffer, new_tensors, plan_runs, write_run
+
+_MOST_OPEN = 256
+"""Files that are held open; a process may not have many more than a thousand."""
 
 
 @dataclass(frozen=True)
@@ -85,27 +89,26 @@ class _Combination:
         combined = new_tensors(specs)
         runs = list(plan_runs(specs, {name: kind_of(name) for name in specs}))
         own_buffer, buffer = new_buffer(), new_buffer()
-        for place, run in enumerate(runs, 1):
-            own = self._model.read(run, own_buffer)
-            self._own_squares[run.kind] += _square(own.to(torch.float32))
-            write_run(run, self._rule.combine(self._values(run, own, buffer)), combined)
-            progress(place / len(runs))
+        with ExitStack() as opened:
+            for file in self._files[:_MOST_OPEN]:
+                opened.enter_context(file)
+            for place, run in enumerate(runs, 1):
+                own = self._model.read(run, own_buffer)
+                self._own_squares[run.kind] += _square(own.to(torch.float32))
+                write_run(run, self._rule.combine(self._values(run, own, buffer)), combined)
+                progress(place / len(runs))
         return combined
 
     def norms(self) -> dict[str, Norms]:
         """How far each client moves the model."""
-        parameters, statistics = self._squares[TensorKind.PARAMETERS], self._squares[TensorKind.STATISTICS]
         return {
-            client_id: Norms(math.sqrt(parameters[place]), math.sqrt(statistics[place]))
+            client_id: _norms({kind: squares[place] for kind, squares in self._squares.items()})
             for place, client_id in enumerate(self._clients)
         }
 
     def model_norms(self) -> Norms:
         """How long the model itself is."""
-        return Norms(
-            math.sqrt(self._own_squares[TensorKind.PARAMETERS]),
-            math.sqrt(self._own_squares[TensorKind.STATISTICS]),
-        )
+        return _norms(self._own_squares)
 
     def _values(self, run: Run, own: Tensor, buffer: bytearray) -> Iterator[Tensor]:
         """What each client has in this run."""
@@ -116,8 +119,17 @@ class _Combination:
         for place, (file, share) in enumerate(zip(self._files, self._shares, strict=True)):
             given = file.read(run, buffer)
             squares[place] += _square(torch.sub(given.to(torch.float32), rough_own, out=step))
+            if run.kind is TensorKind.VARIANCES and bool((given < 0).any()):
+                squares[place] = math.inf  # there is no such variance
             exact.copy_(given)
             yield exact if share == 1.0 else exact_own.lerp(exact, share)
+
+
+def _norms(squares: Mapping[TensorKind, float]) -> Norms:
+    return Norms(
+        math.sqrt(squares[TensorKind.PARAMETERS]),
+        math.sqrt(squares[TensorKind.MEANS] + squares[TensorKind.VARIANCES]),
+    )
 
 
 def _square(numbers: Tensor) -> float:

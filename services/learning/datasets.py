@@ -2,7 +2,9 @@
 
 import fcntl
 import pickle
-from collections.abc import Sequence
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
@@ -28,6 +30,7 @@ _UNREADABLE = (
     pickle.UnpicklingError,
 )
 _LONGEST_REASON = 300
+_LONGEST_SILENCE_S = 60.0
 
 
 class _Indexed(Protocol):
@@ -69,7 +72,7 @@ def _load_torchvision(name: str, folder: Path) -> DataSet:
 def _download(kind: Any, name: str, folder: Path, unusable: Exception) -> list[Any]:
     try:
         # One at a time: processes that need the same files at once would write into each other's.
-        with (folder / ".downloading").open("w") as lock:
+        with (folder / ".downloading").open("w") as lock, _network_timeout():
             fcntl.flock(lock, fcntl.LOCK_EX)
             return [kind(folder, train=train, download=True) for train in (True, False)]
     except _UNREADABLE as error:
@@ -77,6 +80,17 @@ def _download(kind: Any, name: str, folder: Path, unusable: Exception) -> list[A
             f"{name} cannot be read from {str(folder)!r} ({_reason(unusable)}) nor downloaded "
             f"({_reason(error)}); put its files there, or set FEDCS_DATASETS to a folder that has them"
         ) from error
+
+
+@contextmanager
+def _network_timeout() -> Iterator[None]:
+    """Else torchvision would wait forever for a server that falls silent."""
+    before = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(_LONGEST_SILENCE_S)
+    try:
+        yield
+    finally:
+        socket.setdefaulttimeout(before)
 
 
 def _stack_images(part: Any) -> Samples:
@@ -103,6 +117,8 @@ def _load_own(name: str, folder: Path, allowed_imports: Sequence[str]) -> DataSe
 def _stack_items(part: _Indexed) -> Samples:
     items = [part[place] for place in range(len(part))]
     inputs = torch.stack([torch.as_tensor(item) for item, _ in items])
+    if inputs.dtype != torch.uint8:  # bytes are put on a scale later
+        inputs = inputs.to(torch.float32)
     return Samples(inputs, torch.tensor([int(label) for _, label in items]))
 
 

@@ -15,7 +15,7 @@ def is_import_path(name: str) -> bool:
 def import_callable(path: str, allowed: Sequence[str]) -> Callable[..., Any]:
     """What a path such as ``package.module:Name`` leads to, if its module or a package over it is allowed."""
     module_name, _, attribute = path.partition(":")
-    if not any(module_name == prefix or module_name.startswith(f"{prefix}.") for prefix in allowed):
+    if not _is_within(module_name, allowed):
         raise ImportRefusedError(
             f"{path!r} may not be imported; the workers' FEDCS_ALLOWED_IMPORTS has to name the module "
             f"{module_name!r} or a package above it"
@@ -29,5 +29,12 @@ def import_callable(path: str, allowed: Sequence[str]) -> Callable[..., Any]:
         ) from error
     if not callable(found):
         raise ImportRefusedError(f"{path!r} is no class or function; name one")
+    home = getattr(found, "__module__", module_name)
+    if not _is_within(home, allowed):  # what an allowed module has imported itself is not allowed with it
+        raise ImportRefusedError(f"{path!r} comes from {home!r}, which FEDCS_ALLOWED_IMPORTS does not name")
     made: Callable[..., Any] = found
     return made
+
+
+def _is_within(module_name: str, allowed: Sequence[str]) -> bool:
+    return any(module_name == prefix or module_name.startswith(f"{prefix}.") for prefix in allowed)

@@ -12,6 +12,7 @@ from services.errors import NetworkError
 from services.learning.imports import import_callable, is_import_path
 
 _CHANNELS = (32, 32, 64, 64, 128, 128)
+_LONGEST_REASON = 500
 
 
 def paper_cnn(input_shape: Sequence[int], classes: int, *, pools: int, dense: Sequence[int]) -> nn.Module:
@@ -78,7 +79,8 @@ def load_parameters(network: nn.Module, path: Path) -> None:
     try:
         network.load_state_dict(load_file(path))
     except RuntimeError as error:
-        raise NetworkError(f"the model's tensors do not fit the network: {error}") from error
+        reason = " ".join(str(error).split())[:_LONGEST_REASON]  # torch names every tensor, in many lines
+        raise NetworkError(f"the model's tensors do not fit the network: {reason}") from error
 
 
 def parameters_of(network: nn.Module) -> dict[str, Tensor]:

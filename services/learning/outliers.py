@@ -2,7 +2,7 @@
 
 An update is judged by how far it moves the model, beside the others of its round. The model's own length is
 one more to compare with, so that a client that is alone can be judged too. The running statistics of batch
-normalisation are judged apart and more leniently: those of honest clients differ a hundredfold.
+normalisation are judged apart and more leniently: those of honest clients differ much more.
 """
 
 import math
@@ -19,8 +19,16 @@ class TensorKind(StrEnum):
     """What a tensor is for."""
 
     PARAMETERS = "parameters"
-    STATISTICS = "running statistics"
+    MEANS = "running means"
+    VARIANCES = "running variances"
     COUNTERS = "counters"
+
+
+_ENDINGS = {
+    "running_mean": TensorKind.MEANS,
+    "running_var": TensorKind.VARIANCES,
+    "num_batches_tracked": TensorKind.COUNTERS,
+}
 
 
 @dataclass(frozen=True)
@@ -33,9 +41,10 @@ class Norms:
 
 def kind_of(tensor_name: str) -> TensorKind:
     """What a tensor is for, by the name that torch's modules give it."""
-    if tensor_name.endswith(("running_mean", "running_var")):
-        return TensorKind.STATISTICS
-    return TensorKind.COUNTERS if tensor_name.endswith("num_batches_tracked") else TensorKind.PARAMETERS
+    for ending, kind in _ENDINGS.items():
+        if tensor_name.endswith(ending):
+            return kind
+    return TensorKind.PARAMETERS
 
 
 def find_outliers(steps: Mapping[str, Norms], model: Norms) -> dict[str, str]:
@@ -46,9 +55,9 @@ def find_outliers(steps: Mapping[str, Norms], model: Norms) -> dict[str, str]:
     outliers = {}
     for client_id, step in steps.items():
         if not step.parameters <= most_parameters:
-            outliers[client_id] = _reason(TensorKind.PARAMETERS, step.parameters, most_parameters)
+            outliers[client_id] = _reason("parameters", step.parameters, most_parameters)
         elif not step.statistics <= most_statistics:
-            outliers[client_id] = _reason(TensorKind.STATISTICS, step.statistics, most_statistics)
+            outliers[client_id] = _reason("running statistics", step.statistics, most_statistics)
     return outliers
 
 
@@ -58,5 +67,5 @@ def _median(norms: Sequence[float]) -> float:
     return median_low(usable) if usable else 0.0
 
 
-def _reason(what: TensorKind, norm: float, most: float) -> str:
-    return f"its update moves the {what.value} by {norm:.3g} (Euclidean norm); {most:.3g} is the most here"
+def _reason(what: str, norm: float, most: float) -> str:
+    return f"its update moves the {what} by {norm:.3g} (Euclidean norm); {most:.3g} is the most here"

@@ -1,9 +1,12 @@
 """Reading many model files of one layout a little at a time: the same run of numbers from each of them."""
 
+import io
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
+from types import TracebackType
 from typing import NamedTuple
 
 import torch
@@ -54,11 +57,23 @@ class Run:
 
 
 class TensorFile:
-    """A model file, read in runs. It is open only while it is read: there may be thousands."""
+    """A model file, read in runs. As a context it stays open; else it is opened for each run."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._places = locate(path)
+        self._file: io.FileIO | None = None
+
+    def __enter__(self) -> "TensorFile":
+        self._file = io.FileIO(self._path)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._file is not None, "it was entered"
+        self._file.close()
+        self._file = None
 
     @property
     def specs(self) -> Mapping[str, TensorSpec]:
@@ -67,14 +82,15 @@ class TensorFile:
 
     def read(self, run: Run, buffer: bytearray) -> Tensor:
         """The numbers of a run, as a view of the buffer."""
+        if self._file is None:
+            with self:
+                return self.read(run, buffer)
         room = memoryview(buffer)
         position = 0
-        with self._path.open("rb", buffering=0) as file:
-            for begin, size in self._stretches(run):
-                file.seek(begin)
-                if file.readinto(room[position : position + size]) != size:
-                    raise EOFError(f"{self._path.name} is shorter than its header says")
-                position += size
+        for begin, size in self._stretches(run):
+            if os.preadv(self._file.fileno(), [room[position : position + size]], begin) != size:
+                raise EOFError(f"{self._path.name} is shorter than its header says")
+            position += size
         return torch.frombuffer(buffer, dtype=run.dtype, count=run.numbers)
 
     def _stretches(self, run: Run) -> Iterator[tuple[int, int]]:

@@ -57,14 +57,18 @@ class HostedCell:
     def trained(self, round_id: str, client_id: str) -> bytes:
         """A device's update, once it is trained."""
         training_id = self.ask_training(round_id, client_id)  # asked again, it is the same
+        training = self.training_over(training_id)
+        assert training["state"] == "done", training
+        return self.service.get(f"/trainings/{training_id}/update").content
+
+    def training_over(self, training_id: str) -> dict[str, Any]:
+        """A training, once it is done or has failed."""
 
         def look() -> dict[str, Any] | None:
             training: dict[str, Any] = self.service.get(f"/trainings/{training_id}").json()
             return training if training["state"] != "waiting" else None
 
-        training = eventually(look, PATIENCE_S)
-        assert training["state"] == "done", training
-        return self.service.get(f"/trainings/{training_id}/update").content
+        return eventually(look, PATIENCE_S)
 
     def send(self, opened: dict[str, Any], slot: dict[str, Any], update: bytes) -> httpx.Response:
         """Upload a device's update at the end of its slot."""

@@ -3,7 +3,6 @@
 import base64
 import importlib
 import json
-import math
 import os
 import socket
 import subprocess
@@ -19,6 +18,7 @@ import pytest
 import redis
 from sqlalchemy import create_engine, select
 
+from services.domain.evaluation import PARTS
 from services.domain.jobs import JobKind, JobState
 from services.protocol.resource_request import open_round as open_round_in_database
 from services.storage.tables import leases
@@ -67,12 +67,21 @@ def _aggregate(here: Site, round_id: str, seed: int = 7) -> None:
     assert here.worker.aggregate(here.worker.claim(JobKind.AGGREGATE_ROUND, round_id), seed)
 
 
+def _evaluate(here: Site, task_id: str, accuracy: float, loss: float | None = 1.0) -> None:
+    """Measure the version that waits for it, on all parts of the data."""
+    jobs = here.worker.waiting(JobKind.EVALUATE_MODEL, task_id)
+    assert len(jobs) == PARTS
+    for job in jobs:
+        assert here.worker.evaluate(here.worker.take(job), accuracy, loss)
+
+
 def _lose_worker(here: Site, kind: JobKind, subject: str, times: int) -> None:
     """Claim a job so many times, and never be heard of again."""
+    job = here.worker.waiting(kind, subject)[0]
     for attempt in range(1, times + 1):
-        eventually(lambda: here.worker.waiting(kind, subject))
-        job = here.worker.claim(kind, subject, lease_s=0.01)
-        assert (job.attempts, job.token) == (attempt, attempt)
+        eventually(lambda: here.worker.state_of(job) is JobState.WAITING)
+        taken = here.worker.take(job, lease_s=0.01)
+        assert (taken.attempts, taken.token) == (attempt, attempt)
     eventually(lambda: here.worker.state_of(job) is not JobState.LEASED)
 
 
@@ -135,11 +144,11 @@ def test_a_task_ends_when_its_target_is_reached(here: Site) -> None:
     _aggregate(here, opened["round_id"])
     early = here.service.post("/rounds", json={"task_id": task_id})
     assert_problem(early, 409, "EVALUATION_PENDING")
-    assert here.worker.evaluate(here.worker.claim(JobKind.EVALUATE_MODEL, task_id), 0.79, loss=2.5)
+    _evaluate(here, task_id, 0.79, loss=2.5)
     following = round_number(here.service, task_id, 2)
     upload_all(here.service, following, keys)
     _aggregate(here, following["round_id"])
-    assert here.worker.evaluate(here.worker.claim(JobKind.EVALUATE_MODEL, task_id), 0.8)
+    _evaluate(here, task_id, 0.8)
     task = get_task(here.service, task_id)
     assert (task["state"], task["outcome"]) == ("finished", "The target accuracy is reached.")
     assert_problem(here.service.post("/rounds", json={"task_id": task_id}), 409, "TASK_OVER")
@@ -151,12 +160,32 @@ def test_a_task_ends_when_its_target_is_reached(here: Site) -> None:
     assert f'fedcs_model_accuracy{{task_id="{task_id}"}} 0.8' in here.service.get("/metrics").text
 
 
-@pytest.mark.parametrize("loss", [math.nan, math.inf])
-def test_a_diverged_model_has_an_accuracy_and_no_loss(here: Site, loss: float) -> None:
+def test_an_accuracy_is_known_with_the_last_part_of_the_measurement(here: Site) -> None:
+    opened, _ = _closed_round(here, dataset="cifar10", target_accuracy=0.9)
+    task_id = opened["task_id"]
+    _aggregate(here, opened["round_id"])
+    for job, accuracy in zip(
+        here.worker.waiting(JobKind.EVALUATE_MODEL, task_id), [1.0, 0.5, 0.25, 0.75], strict=True
+    ):
+        early = here.service.post("/rounds", json={"task_id": task_id})
+        assert_problem(early, 409, "EVALUATION_PENDING")
+        (only,) = here.service.get(f"/tasks/{task_id}/metrics").json()["rounds"]
+        assert only["accuracy"] is None
+        assert here.worker.evaluate(here.worker.take(job), accuracy)
+    (only,) = here.service.get(f"/tasks/{task_id}/metrics").json()["rounds"]
+    assert only["accuracy"] == 0.625
+    assert open_round(here.service, task_id)["number"] == 2
+
+
+def test_a_diverged_model_has_an_accuracy_and_no_loss(here: Site) -> None:
+    """Be it on a part of the data only."""
     opened, _ = _closed_round(here, dataset="cifar10")
     task_id = opened["task_id"]
     _aggregate(here, opened["round_id"])
-    assert here.worker.evaluate(here.worker.claim(JobKind.EVALUATE_MODEL, task_id), 0.1, loss=loss)
+    *most, last = here.worker.waiting(JobKind.EVALUATE_MODEL, task_id)
+    assert here.worker.evaluate(here.worker.take(last), 0.1, loss=None)
+    for job in most:
+        assert here.worker.evaluate(here.worker.take(job), 0.1)
     (only,) = here.service.get(f"/tasks/{task_id}/metrics").json()["rounds"]
     assert (only["accuracy"], only["loss"]) == (0.1, None)
     told = events_until(here.service, "model.evaluated", task_id=task_id)
@@ -168,8 +197,7 @@ def test_without_a_target_nobody_waits_for_an_evaluation(here: Site) -> None:
     _aggregate(here, opened["round_id"])
     following = round_number(here.service, opened["task_id"], 2)
     assert following["state"] == "scheduled"
-    job = here.worker.claim(JobKind.EVALUATE_MODEL, opened["task_id"])
-    assert here.worker.evaluate(job, 0.9)
+    _evaluate(here, opened["task_id"], 0.9)
     rounds = here.service.get(f"/tasks/{opened['task_id']}/metrics").json()["rounds"]
     assert [one["accuracy"] for one in rounds] == [0.9, None]
     assert get_round(here.service, following["round_id"])["state"] == "scheduled"
@@ -211,6 +239,21 @@ def test_a_round_fails_with_its_last_attempt_to_aggregate(here: Site) -> None:
     lost = 'fedcs_lease_expiries_total{kind="aggregate_round"}'
     (line,) = [line for line in here.service.get("/metrics").text.splitlines() if line.startswith(lost)]
     assert float(line.split()[-1]) >= 3
+
+
+@pytest.mark.parametrize(("min_updates", "state"), [(1, "aggregated"), (2, "failed")])
+def test_a_round_needs_its_updates_also_after_some_are_left_out(
+    min_updates: int, state: str, here: Site
+) -> None:
+    opened, keys = _closed_round(here, min_updates=min_updates)
+    left_out = next(iter(keys))
+    job = here.worker.claim(JobKind.AGGREGATE_ROUND, opened["round_id"])
+    assert here.worker.aggregate(job, left_out={left_out: "out of all proportion"})
+    over = get_round(here.service, opened["round_id"])
+    assert (over["state"], over["received"]) == (state, 1)
+    assert over["outcome"] == (None if state == "aggregated" else "TOO_FEW_UPDATES")
+    version = get_task(here.service, opened["task_id"])["model_version"]
+    assert version == (1 if state == "aggregated" else 0)
 
 
 @pytest.mark.parametrize("kind", [JobKind.INITIALIZE_MODEL, JobKind.EVALUATE_MODEL])

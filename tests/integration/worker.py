@@ -1,9 +1,10 @@
 """Stands in for the trainer: commits what a worker would, on the same database and model store."""
 
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from services.domain.evaluation import Evaluation
+from services.domain.evaluation import Score
 from services.domain.jobs import Job, JobKind, JobState
 from services.protocol.aggregation import finish_aggregation
 from services.protocol.evaluation import finish_evaluation
@@ -30,6 +31,10 @@ class Worker:
     def claim(self, kind: JobKind, subject: str, lease_s: float = 60.0) -> Job:
         """Claim the one job of this kind about this subject."""
         (job,) = self.waiting(kind, subject)
+        return self.take(job, lease_s)
+
+    def take(self, job: Job, lease_s: float = 60.0) -> Job:
+        """Claim a job that waits."""
         with self.database.unit_of_work() as uow:
             claimed = uow.jobs.claim(job.job_id, _now(), timedelta(seconds=lease_s))
             uow.commit()
@@ -60,19 +65,19 @@ class Worker:
             uow.commit()
         return done
 
-    def aggregate(self, job: Job, seed: int = 0) -> bool:
-        """Commit an aggregated model; whether the job was still this worker's."""
+    def aggregate(self, job: Job, seed: int = 0, left_out: Mapping[str, str] | None = None) -> bool:
+        """Commit an aggregated model, and who is not in it; whether the job was still this worker's."""
         blob = self._keep(make_model(seed))
         with self.database.unit_of_work() as uow:
-            done = finish_aggregation(uow, job, blob, _now())
+            done = finish_aggregation(uow, job, blob, left_out or {}, _now())
             uow.commit()
         return done
 
-    def evaluate(self, job: Job, accuracy: float, loss: float = 1.0) -> bool:
-        """Commit a measurement; whether the job was still this worker's."""
-        evaluation = Evaluation(int(job.subject["version"]), accuracy, loss, samples=100, evaluated_at=_now())
+    def evaluate(self, job: Job, accuracy: float, loss: float | None = 1.0) -> bool:
+        """Commit a measurement of one part; whether the job was still this worker's."""
+        score = Score(100, round(100 * accuracy), None if loss is None else 100 * loss)
         with self.database.unit_of_work() as uow:
-            done = finish_evaluation(uow, job, evaluation, _now())
+            done = finish_evaluation(uow, job, score, _now())
             uow.commit()
         return done
 

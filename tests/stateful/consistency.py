@@ -11,12 +11,24 @@ from sqlalchemy import Connection, Row, Table, func, select
 from services.domain.jobs import JobKind, JobState
 from services.domain.rounds import OPEN_STATES, ROUND_MOVES, RoundState, SlotOutcome
 from services.domain.tasks import TASK_MOVES, TaskState
+from services.domain.trainings import TrainingState
 from services.storage.database import Database
-from services.storage.tables import event_counter, events, jobs, model_versions, rounds, slots, tasks, updates
+from services.storage.tables import (
+    event_counter,
+    events,
+    jobs,
+    model_versions,
+    rounds,
+    slots,
+    tasks,
+    trainings,
+    updates,
+)
 
 _S = TypeVar("_S", bound=StrEnum)
 
 _UPLOADS_OVER = set(RoundState) - {RoundState.REQUESTING, RoundState.SCHEDULED, RoundState.COLLECTING}
+_AGGREGATION_OVER = {RoundState.AGGREGATED, RoundState.FAILED}
 _UNFINISHED = {JobState.WAITING, JobState.LEASED}
 
 
@@ -52,6 +64,7 @@ def _check_task(connection: Connection, task: Row[Any]) -> None:
         told_of_round = [event for event in told if event.round_id == round_.round_id]
         _check_life("round", told_of_round, round_.state, RoundState.REQUESTING, ROUND_MOVES)
         _check_updates(connection, round_, told_of_round)
+        _check_trainings(connection, round_, told_of_round)
         _check_aggregation(round_, own_jobs)
     for job in own_jobs:
         assert job.attempts <= job.max_attempts
@@ -87,15 +100,45 @@ def _check_updates(connection: Connection, round_: Row[Any], told: Sequence[Row[
     received = {client_id for client_id, outcome in outcomes.items() if outcome is SlotOutcome.RECEIVED}
     assert round_.selected == len(outcomes)
     assert round_.received == len(received)
-    assert {row.client_id for row in _of_round(connection, updates, round_)} == received
+    kept = {row.client_id for row in _of_round(connection, updates, round_)}
+    assert received <= kept
+    left_out = kept - received
+    assert all(outcomes[client_id] is SlotOutcome.REJECTED for client_id in left_out)
+    assert not left_out or round_.state in _AGGREGATION_OVER
     told_received = Counter(event.client_id for event in told if event.kind == "update.received")
-    assert told_received == Counter(received)
+    assert told_received == Counter(kept)
+    assert _told_rejected_after_all(told) == Counter(left_out)
     told_late = Counter(event.client_id for event in told if event.kind == "update.late")
     assert told_late == Counter(
         client_id for client_id, outcome in outcomes.items() if outcome is SlotOutcome.LATE
     )
     if round_.state in _UPLOADS_OVER:
         assert SlotOutcome.PENDING not in outcomes.values()
+
+
+def _told_rejected_after_all(told: Sequence[Row[Any]]) -> Counter[str]:
+    """Whose updates were rejected after they had been received: those left out of the aggregation."""
+    received: set[str] = set()
+    rejected: Counter[str] = Counter()
+    for event in told:
+        if event.kind == "update.received":
+            received.add(event.client_id)
+        elif event.kind == "update.rejected" and event.client_id in received:
+            rejected[event.client_id] += 1
+    return rejected
+
+
+def _check_trainings(connection: Connection, round_: Row[Any], told: Sequence[Row[Any]]) -> None:
+    """Each training was told of when it was asked for, and once more when it ended, if it has."""
+    for training in _of_round(connection, trainings, round_):
+        lived = [
+            event.kind.removeprefix("training.")
+            for event in told
+            if event.kind.startswith("training.") and event.data["training_id"] == training.training_id
+        ]
+        ended = [] if training.state is TrainingState.WAITING else [training.state]
+        assert lived == [TrainingState.WAITING, *ended]
+        assert (training.digest is not None) == (training.state is TrainingState.DONE)
 
 
 def _check_aggregation(round_: Row[Any], own_jobs: Sequence[Row[Any]]) -> None:
@@ -113,6 +156,8 @@ def _check_aggregation(round_: Row[Any], own_jobs: Sequence[Row[Any]]) -> None:
         assert states == [JobState.FAILED]
     elif round_.state is RoundState.CANCELLED:
         assert states in ([], [JobState.CANCELLED])
+    elif round_.outcome == "TOO_FEW_UPDATES":  # when it was closed, or when some were left out
+        assert states in ([], [JobState.DONE])
     else:
         assert states == []
 

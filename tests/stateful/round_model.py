@@ -4,6 +4,7 @@ Times are whole seconds since the model began. Every method tells what the servi
 the cause of the refusal.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from services.domain.jobs import JobKind, JobState
@@ -14,6 +15,7 @@ OPEN = {RoundState.REQUESTING, RoundState.SCHEDULED, RoundState.COLLECTING, Roun
 UPLOADING = {RoundState.SCHEDULED, RoundState.COLLECTING}
 OVER = {TaskState.FINISHED, TaskState.FAILED, TaskState.CANCELLED}
 MAX_ATTEMPTS = 3
+PARTS = 4
 
 
 @dataclass(frozen=True)
@@ -65,12 +67,18 @@ class Round:
     outcome: str | None = None
     slots: dict[str, Slot] = field(default_factory=dict)
 
+    @property
+    def received(self) -> list[str]:
+        """Whose updates were accepted, and not left out since."""
+        return sorted(client for client, slot in self.slots.items() if slot.outcome is SlotOutcome.RECEIVED)
+
 
 @dataclass
 class Job:
     kind: JobKind
     state: JobState = JobState.WAITING
     attempts: int = 0
+    token: int = 0
     expires_at: int | None = None
 
 
@@ -90,7 +98,8 @@ class TaskModel:
         self.state = TaskState.INITIALIZING
         self.model_digest: str | None = None
         self.version: int | None = None
-        self.evaluated: set[int] = set()
+        self.scores: list[float] = []
+        """Of the newest version, on the parts of the data that are done."""
         self.rounds: list[Round] = []
         self.jobs = [Job(JobKind.INITIALIZE_MODEL)]
         self.elapsed_s: float = 0
@@ -286,33 +295,63 @@ class TaskModel:
     def claim(self, job: Job, now: int, lease_s: int) -> bool:
         if job.state is not JobState.WAITING:
             return False
-        job.state, job.attempts, job.expires_at = JobState.LEASED, job.attempts + 1, now + lease_s
+        job.state, job.expires_at = JobState.LEASED, now + lease_s
+        job.attempts += 1
+        job.token += 1
         return True
 
-    def finish(self, job: Job, attempt: int, now: int, digest: str, accuracy: float) -> bool:
-        if job.state is not JobState.LEASED or job.attempts != attempt:
+    def renew(self, job: Job, token: int, now: int, lease_s: int) -> bool:
+        if job.state is not JobState.LEASED or job.token != token:
+            return False
+        job.expires_at = now + lease_s
+        return True
+
+    def hand_back(self, job: Job, token: int) -> bool:
+        if job.state is not JobState.LEASED or job.token != token:
+            return False
+        job.state = JobState.WAITING
+        job.attempts -= 1
+        return True
+
+    def finish(
+        self, job: Job, token: int, now: int, digest: str, accuracy: float, left_out: Collection[str]
+    ) -> bool:
+        if job.state is not JobState.LEASED or job.token != token:
             return False
         job.state = JobState.DONE
         if job.kind is JobKind.INITIALIZE_MODEL:
             self._take_initial_model(digest)
         elif job.kind is JobKind.AGGREGATE_ROUND:
-            assert self.version is not None
-            self.version += 1
-            if self.terms.target is not None:
-                self.jobs.append(Job(JobKind.EVALUATE_MODEL))
-            self._end(self.rounds[-1], RoundState.AGGREGATED, now)
+            self._aggregate(self.rounds[-1], left_out, now)
         else:
-            assert self.version is not None
-            self.evaluated.add(self.version)
-            if self.state is TaskState.RUNNING and accuracy >= (self.terms.target or 2):
-                self._cancel_round(now)
-                self.state = TaskState.FINISHED
+            self._score(accuracy, now)
         return True
 
-    def fail(self, job: Job, attempt: int, now: int) -> bool:
-        if job.state is not JobState.LEASED or job.attempts != attempt:
+    def _aggregate(self, round_: Round, left_out: Collection[str], now: int) -> None:
+        for client in left_out:
+            round_.slots[client].outcome = SlotOutcome.REJECTED
+        if len(round_.received) < self.terms.min_updates:
+            self._end(round_, RoundState.FAILED, now, "TOO_FEW_UPDATES")
+            return
+        assert self.version is not None
+        self.version += 1
+        self.scores = []
+        if self.terms.target is not None:
+            self.jobs += [Job(JobKind.EVALUATE_MODEL) for _ in range(PARTS)]
+        self._end(round_, RoundState.AGGREGATED, now)
+
+    def _score(self, accuracy: float, now: int) -> None:
+        self.scores.append(accuracy)
+        if len(self.scores) < PARTS or self.state is not TaskState.RUNNING:
+            return
+        if sum(self.scores) / PARTS >= (self.terms.target or 2):
+            self._cancel_round(now)
+            self.state = TaskState.FINISHED
+
+    def fail(self, job: Job, token: int, now: int, *, hopeless: bool = False) -> bool:
+        if job.state is not JobState.LEASED or job.token != token:
             return False
-        if job.attempts < MAX_ATTEMPTS:
+        if job.attempts < MAX_ATTEMPTS and not hopeless:
             job.state = JobState.WAITING
             return True
         job.state = JobState.FAILED
@@ -324,7 +363,7 @@ class TaskModel:
 
     @property
     def awaits_evaluation(self) -> bool:
-        return self.terms.target is not None and bool(self.version) and self.version not in self.evaluated
+        return self.terms.target is not None and bool(self.version) and len(self.scores) < PARTS
 
     def _fits_another(self, now: int) -> bool:
         if self.terms.final_deadline_s is None:
@@ -341,8 +380,7 @@ class TaskModel:
 
     def _close(self, round_: Round, now: int) -> None:
         self._settle(round_)
-        received = sum(slot.outcome is SlotOutcome.RECEIVED for slot in round_.slots.values())
-        if received < self.terms.min_updates:
+        if len(round_.received) < self.terms.min_updates:
             self._end(round_, RoundState.FAILED, now, "TOO_FEW_UPDATES")
         else:
             round_.state = RoundState.AGGREGATING

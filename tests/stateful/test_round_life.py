@@ -21,7 +21,7 @@ from sqlalchemy import insert, select
 
 from services.contract.tasks import TaskRequest
 from services.domain import jobs as stored_jobs
-from services.domain.evaluation import Evaluation
+from services.domain.evaluation import Score
 from services.domain.jobs import JobKind, JobState
 from services.domain.nanoseconds import to_seconds
 from services.domain.tasks import Clock, SlotEnforcement
@@ -35,6 +35,7 @@ from services.protocol.distribution import begin_collection, hand_out_model, not
 from services.protocol.evaluation import finish_evaluation
 from services.protocol.initialization import cancel_task, finish_initialization, set_initial_model, start_task
 from services.protocol.job_failure import fail_job
+from services.protocol.job_lease import LEASE, claim_job, hand_back_job, renew_job
 from services.protocol.next_round import advance_task
 from services.protocol.resource_request import end_report_window, open_round
 from services.protocol.upload import Arrival, accept_update, admit_upload, record_late, record_rejection
@@ -50,7 +51,7 @@ _T = TypeVar("_T")
 
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
 CLIENTS = 4
-LEASE_S = 60
+LEASE_S = round(LEASE.total_seconds())
 
 terms = st.builds(
     Terms,
@@ -66,6 +67,9 @@ terms = st.builds(
 )
 client_numbers = st.integers(0, CLIENTS - 1)
 files = st.sampled_from([Blob("a" * 64, 1000), Blob("b" * 64, 1000)])
+accuracies = st.sampled_from([0.1, 0.9])
+left_out = st.sampled_from([0, 0, 0, 1, 2, CLIENTS])
+"""How many of the updates received a worker leaves out, if there are so many."""
 waits_s = st.sampled_from([0, 1, 5, 20, 30, 60, 200, 1000])
 
 
@@ -325,22 +329,45 @@ class RoundLife(RuleBasedStateMachine):
         number = data.draw(st.sampled_from(waiting or numbers))
         stored = self.stored_jobs()[number]
         with self.database.unit_of_work() as uow:
-            claimed = uow.jobs.claim(stored.job_id, self.now, timedelta(seconds=LEASE_S))
+            claimed = claim_job(uow, stored.job_id, self.now)
             uow.commit()
         assert self.model.claim(self.model.jobs[number], self.passed_s, LEASE_S) == (claimed is not None)
         if claimed is not None:
             self.claims.append((self.model.jobs[number], claimed))
 
     @precondition(lambda self: any(job.state is JobState.WAITING for job in self.model.jobs))
-    @rule(data=st.data(), file=files, accuracy=st.sampled_from([0.1, 0.9]))
-    def worker_does_a_job(self, data: st.DataObject, file: Blob, accuracy: float) -> None:
+    @rule(data=st.data(), file=files, accuracy=accuracies, left_out=left_out)
+    def worker_does_a_job(self, data: st.DataObject, file: Blob, accuracy: float, left_out: int) -> None:
         self.worker_claims_a_job(data)
-        self.finish(*self.claims[-1], file, accuracy)
+        self.finish(*self.claims[-1], file, accuracy, left_out)
+
+    @precondition(lambda self: self.model.awaits_evaluation)
+    @rule(data=st.data(), file=files, accuracy=accuracies)
+    def workers_do_all_that_waits(self, data: st.DataObject, file: Blob, accuracy: float) -> None:
+        """Else the parts of an evaluation are hardly ever all done."""
+        while any(job.state is JobState.WAITING for job in self.model.jobs):
+            self.worker_does_a_job(data, file, accuracy, 0)
 
     @precondition(lambda self: self.claims)
-    @rule(data=st.data(), file=files, accuracy=st.sampled_from([0.1, 0.9]))
-    def worker_finishes_what_it_claimed(self, data: st.DataObject, file: Blob, accuracy: float) -> None:
-        self.finish(*data.draw(st.sampled_from(self.claims[-3:])), file, accuracy)
+    @rule(data=st.data(), file=files, accuracy=accuracies, left_out=left_out)
+    def worker_finishes_what_it_claimed(
+        self, data: st.DataObject, file: Blob, accuracy: float, left_out: int
+    ) -> None:
+        self.finish(*data.draw(st.sampled_from(self.claims[-3:])), file, accuracy, left_out)
+
+    @precondition(lambda self: self.claims)
+    @rule(data=st.data())
+    def worker_renews_what_it_claimed(self, data: st.DataObject) -> None:
+        job, claimed = data.draw(st.sampled_from(self.claims[-3:]))
+        done = self.act(lambda uow: renew_job(uow, claimed, 0.5, self.now))
+        assert (done == "ok") == self.model.renew(job, claimed.token, self.passed_s, LEASE_S)
+
+    @precondition(lambda self: self.claims)
+    @rule(data=st.data())
+    def worker_hands_back_what_it_claimed(self, data: st.DataObject) -> None:
+        job, claimed = data.draw(st.sampled_from(self.claims[-3:]))
+        done = self.act(lambda uow: hand_back_job(uow, claimed, self.now))
+        assert (done == "ok") == self.model.hand_back(job, claimed.token)
 
     @precondition(lambda self: any(job.state is JobState.WAITING for job in self.model.jobs))
     @rule(data=st.data(), file=files)
@@ -351,34 +378,39 @@ class RoundLife(RuleBasedStateMachine):
         self.keeper_expires_leases()
         if job.state is JobState.WAITING:
             self.worker_claims_a_job(data)
-        self.finish(job, first_claim, file, 0.1)
+        self.finish(job, first_claim, file, 0.1, left_out=1)
 
-    def finish(self, job: Job, claimed: stored_jobs.Job, file: Blob, accuracy: float) -> None:
+    def finish(self, job: Job, claimed: stored_jobs.Job, file: Blob, accuracy: float, left_out: int) -> None:
         """As a worker does it; under an older lease nothing comes of it."""
-        version = int(claimed.subject.get("version", 0))
+        received = self.model.rounds[-1].received if self.model.rounds else []
+        poisoned = received[:left_out]
+        aggregated = file if len(poisoned) < len(received) else None
 
         def finish(uow: UnitOfWork) -> bool:
             if claimed.kind is JobKind.INITIALIZE_MODEL:
                 return finish_initialization(uow, claimed, file, self.now)
             if claimed.kind is JobKind.AGGREGATE_ROUND:
-                return finish_aggregation(uow, claimed, file, self.now)
-            return finish_evaluation(
-                uow, claimed, Evaluation(version, accuracy, 1.0, 100, self.now), self.now
-            )
+                reasons = dict.fromkeys(poisoned, "out of all proportion")
+                return finish_aggregation(uow, claimed, aggregated, reasons, self.now)
+            return finish_evaluation(uow, claimed, Score(100, round(100 * accuracy), 100.0), self.now)
 
         done = self.act(finish)
-        expected = self.model.finish(job, claimed.attempts, self.passed_s, file.digest, accuracy)
+        expected = self.model.finish(job, claimed.token, self.passed_s, file.digest, accuracy, poisoned)
         assert (done == "ok") == expected
 
     @precondition(lambda self: self.claims)
-    @rule(data=st.data())
-    def worker_fails_at_what_it_claimed(self, data: st.DataObject) -> None:
+    @rule(data=st.data(), hopeless=st.sampled_from([False, False, True]))
+    def worker_fails_at_what_it_claimed(self, data: st.DataObject, hopeless: bool) -> None:
         job, claimed = data.draw(st.sampled_from(self.claims[-3:]))
-        assert self.give_up(claimed) == self.model.fail(job, claimed.attempts, self.passed_s)
+        failed = self.model.fail(job, claimed.token, self.passed_s, hopeless=hopeless)
+        assert self.give_up(claimed, hopeless=hopeless) == failed
 
-    def give_up(self, job: stored_jobs.Job) -> bool:
+    def give_up(self, job: stored_jobs.Job, *, hopeless: bool = False) -> bool:
         """Say that an attempt failed; whether it was still the one that counts."""
-        return self.act(lambda uow: fail_job(uow, self.task_id, job, "out of memory", self.now)) == "ok"
+        return (
+            self.act(lambda uow: fail_job(uow, self.task_id, job, "no memory", self.now, hopeless=hopeless))
+            == "ok"
+        )
 
     @precondition(lambda self: self.claims)
     @rule()
@@ -389,7 +421,7 @@ class RoundLife(RuleBasedStateMachine):
                 assert self.give_up(job)
         for job_model in list(self.model.jobs):
             if job_model.state is JobState.LEASED and (job_model.expires_at or 0) <= self.passed_s:
-                self.model.fail(job_model, job_model.attempts, self.passed_s)
+                self.model.fail(job_model, job_model.token, self.passed_s)
 
     def stored_jobs(self) -> list[stored_jobs.Job]:
         """In the order they were asked for, as in the model."""
@@ -422,8 +454,8 @@ class RoundLife(RuleBasedStateMachine):
     @invariant()
     def tokens_only_rise(self) -> None:
         found = self.stored_jobs()
-        assert [(job.state, job.attempts) for job in found] == [
-            (job.state, job.attempts) for job in self.model.jobs
+        assert [(job.state, job.attempts, job.token) for job in found] == [
+            (job.state, job.attempts, job.token) for job in self.model.jobs
         ]
         for job in found:
             assert job.token >= self.tokens.get(job.job_id, 0)

@@ -13,5 +13,8 @@ class Rule(Protocol):
         """Expect clients with so many samples each, in slot order."""
 
     def combine(self, values: Iterable[Tensor]) -> Tensor:
-        """The numbers of the new model, from what each client has in their place, in double precision."""
+        """The numbers of the new model, from what each client has in their place, in double precision.
+
+        A value is only lent until the next one is asked for.
+        """
         ...

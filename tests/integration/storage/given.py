@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from services.access import ApiKey, NewKey, Scope, make_key
-from services.domain.evaluation import Evaluation
+from services.domain.evaluation import Evaluation, Score
 from services.domain.rounds import Round
 from services.domain.tasks import (
     AggregationRule,
@@ -65,6 +65,7 @@ def terms(**changes: object) -> TaskTerms:
         "slot_enforcement": SlotEnforcement.DEADLINE,
         "slot_grace_s": 0.0,
         "idle_timeout_s": 600.0,
+        "max_update_norm": None,
     }
     assert not changes.keys() - values.keys()
     return TaskTerms(**(values | changes))
@@ -160,6 +161,7 @@ def busy_round(uow: UnitOfWork) -> BusyRound:
     round_ = open_round(uow, task.task_id, NOW)
     received_update(uow, round_, "done")
     request_training(uow, round_.round_id, "trained", 3, NOW)
+    uow.models.add_score(task, 0, 2, Score(250, 125, 312.5))
     uow.models.add_evaluation(task, Evaluation(0, 0.5, 1.25, 1000, NOW))
     uow.idempotency.add("some-key", "once", SavedAnswer(b"\x01" * 32, 201, b"answer"), NOW)
     uow.leases.hold("keeper", "one", NOW, SECOND)

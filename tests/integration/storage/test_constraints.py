@@ -51,6 +51,7 @@ BROKEN: dict[str, list[dict[str, object]]] = {
     "ck_tasks_ready_with_model": [{"model_version": None}],
     "ck_model_versions_numbers_in_range": [{"size_bytes": 0}, {"version": -1}],
     "ck_evaluations_numbers_in_range": [{"accuracy": -0.01}, {"accuracy": 1.01}, {"samples": 0}],
+    "ck_evaluation_parts_numbers_in_range": [{"correct": -1}, {"correct": 251}],
     "ck_rounds_state_known": [{"state": "paused", "ended_at": NOW}],
     "ck_rounds_counts_nested": [{"received": 4}, {"selected": 4}, {"asked": 4}, {"clients": 2}],
     "ck_rounds_end_known": [{"ended_at": NOW}, {"state": "failed"}],

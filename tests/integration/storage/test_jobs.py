@@ -126,11 +126,32 @@ def test_a_job_is_given_up_after_its_last_attempt(database: Database) -> None:
             claimed = uow.jobs.claim(job.job_id, NOW, LEASE)
             assert claimed is not None
             assert (claimed.attempts, claimed.attempts_left) == (attempt, MAX_ATTEMPTS - attempt)
-            assert uow.jobs.put_back(claimed, f"failure {attempt}", NOW)
+            if claimed.attempts_left:
+                assert uow.jobs.put_back(claimed, f"failure {attempt}")
+        assert claimed is not None
+        assert uow.jobs.give_up(claimed, f"failure {MAX_ATTEMPTS}", NOW)
         failed = uow.jobs.get(job.job_id)
         assert failed is not None
         assert (failed.state, failed.error) == (JobState.FAILED, f"failure {MAX_ATTEMPTS}")
         assert uow.jobs.claim(job.job_id, NOW, LEASE) is None
+
+
+def test_a_job_handed_back_was_not_attempted(database: Database) -> None:
+    with database.unit_of_work() as uow:
+        job = _job(uow)
+        uow.jobs.mark_published([job.job_id], NOW)
+        claimed = uow.jobs.claim(job.job_id, NOW, LEASE)
+        assert claimed is not None
+        assert uow.jobs.hand_back(claimed)
+        waiting = uow.jobs.get(claimed.job_id)
+        assert waiting is not None
+        assert (waiting.state, waiting.attempts, waiting.token) == (JobState.WAITING, 0, 1)
+        assert (waiting.lease_expires_at, waiting.error) == (None, None)
+        assert _ids(uow.jobs.to_publish(NOW, LEASE, most=10)) == [claimed.job_id]
+        _cannot_touch(uow, claimed)
+        again = uow.jobs.claim(claimed.job_id, NOW, LEASE)
+        assert again is not None
+        assert (again.attempts, again.token) == (1, 2)
 
 
 def test_the_database_itself_refuses_an_attempt_too_many(database: Database) -> None:
@@ -162,7 +183,9 @@ def test_waiting_jobs_are_published_and_again_when_the_message_may_be_lost(datab
         assert _ids(uow.jobs.to_publish(NOW, again, most=2)) == waiting[:2]
         uow.jobs.mark_published([waiting[0], leased.job_id], NOW)
         assert _ids(uow.jobs.to_publish(NOW + again - SECOND, again, most=10)) == waiting[1:]
-        assert _ids(uow.jobs.to_publish(NOW + again, again, most=10)) == waiting
+        untold_first = waiting[1:] + waiting[:1]
+        assert _ids(uow.jobs.to_publish(NOW + again, again, most=10)) == untold_first
+        assert _ids(uow.jobs.to_publish(NOW + again, again, most=2)) == waiting[1:]
         uow.jobs.mark_published(waiting[:1], NOW + again)
         assert _ids(uow.jobs.to_publish(NOW + again, again, most=10)) == waiting[1:]
 
@@ -247,6 +270,8 @@ def _cannot_touch(uow: UnitOfWork, claimed: Job) -> None:
     assert not uow.jobs.renew(claimed, NOW, 10 * LEASE)
     assert not uow.jobs.finish(claimed, NOW)
     assert not uow.jobs.put_back(claimed, "too late")
+    assert not uow.jobs.hand_back(claimed)
+    assert not uow.jobs.give_up(claimed, "too late", NOW)
     assert uow.jobs.get(claimed.job_id) == before
 
 

@@ -62,6 +62,20 @@ def test_a_downgrade_leaves_nothing_of_ours_and_the_way_up_is_open_again(own_dat
         assert uow.counts.take().clients == 3
 
 
+def test_a_database_of_the_version_before_is_brought_up_to_date_with_its_rows(own_database: Database) -> None:
+    with own_database.unit_of_work() as uow:
+        busy = given.busy_round(uow)
+        uow.commit()
+        task = uow.tasks.get(busy.round_.task_id)
+    downgrade(own_database, "0001")
+    assert "evaluation_parts" not in inspect(own_database.engine).get_table_names()
+    migrate(own_database)
+    with own_database.reading() as store:
+        assert store.tasks.get(task.task_id) == task
+        assert store.rounds.get(busy.round_.round_id) == busy.round_
+        assert store.models.scores(task.serial, 0) == []
+
+
 def test_alembic_finds_no_difference_between_the_migrated_database_and_the_tables(database: Database) -> None:
     with database.engine.connect() as connection:
         context = MigrationContext.configure(connection, opts={"compare_server_default": True})

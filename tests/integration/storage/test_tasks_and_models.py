@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from services.domain.evaluation import Evaluation
+from services.domain.evaluation import Evaluation, Score
 from services.domain.tasks import Clock, SlotEnforcement, Task, TaskState
 from services.domain.trainings import TrainingState
 from services.errors import ModelNotFoundError, TaskNotFoundError
@@ -175,6 +175,19 @@ def test_evaluations_are_kept_by_version(database: Database) -> None:
         assert uow.models.evaluation(task.serial, 1) == second
         assert uow.models.evaluation(task.serial, 2) is None
         assert uow.models.evaluations(other.serial) == {}
+
+
+def test_scores_are_kept_by_part_and_version(database: Database) -> None:
+    with database.unit_of_work() as uow:
+        task, other = given.ready_task(uow), given.ready_task(uow)
+        uow.models.put(task, 1, UPDATE, NOW)
+        first, second, diverged = Score(10, 7, 2.5), Score(0, 0, 0.0), Score(10, 1, None)
+        uow.models.add_score(task, 0, 1, second)
+        uow.models.add_score(task, 0, 0, first)
+        uow.models.add_score(task, 1, 0, diverged)
+        assert uow.models.scores(task.serial, 0) == [first, second]
+        assert uow.models.scores(task.serial, 1) == [diverged]
+        assert uow.models.scores(other.serial, 0) == []
 
 
 def _page(store: Store, page: int, per_page: int, state: TaskState | None = None) -> tuple[list[str], int]:

@@ -32,4 +32,5 @@ TERMS = TaskTerms(
     slot_enforcement=SlotEnforcement.DEADLINE,
     slot_grace_s=1.0,
     idle_timeout_s=3600.0,
+    max_update_norm=None,
 )

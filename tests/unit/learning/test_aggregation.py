@@ -266,6 +266,7 @@ BAD_STEPS: list[tuple[str, float]] = [
     ("fc__bias", 1e4),
     ("bn__running_var", 1e9),
     ("bn__running_var", float("nan")),
+    ("bn__running_var", -5.0),
     ("bn__running_mean", -1e9),
 ]
 

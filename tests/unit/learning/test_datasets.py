@@ -31,6 +31,7 @@ from tests.unit.learning.small_archives import (
 
 OWN = own_parts.__name__
 PACKED = Path(__file__).parents[4] / "shared" / "datasets"
+VALIDATION_IMAGES = {CIFAR: FILES[CIFAR][5], FASHION: FILES[FASHION][2]}
 EACH_FILE = [(name, file) for name, files in FILES.items() for file in files]
 
 pytestmark = pytest.mark.filterwarnings("ignore:Python 3.14 will, by default, filter extracted tar archives")
@@ -133,6 +134,8 @@ def test_cifar_10_as_it_is_published(real: Path) -> None:
 def test_files_that_are_there_need_no_network(small: Path, name: str, counts: tuple[int, int]) -> None:
     data = load_dataset(name, small)
     assert (len(data.training), len(data.validation)) == counts
+    for samples, file in ((data.training, FILES[name][0]), (data.validation, VALIDATION_IMAGES[name])):
+        assert samples.inputs[0].numpy().tobytes() in (small / file).read_bytes()
     assert load_dataset(name, small) is data
 
 

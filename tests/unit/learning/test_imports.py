@@ -66,6 +66,11 @@ def test_a_module_that_cannot_be_loaded_is_refused(
         import_callable("own_broken:Net", ("own_broken",))
 
 
+def test_what_an_allowed_module_has_imported_itself_is_not_allowed_with_it() -> None:
+    with pytest.raises(ImportRefusedError, match="comes from 'torch.*', which FEDCS_ALLOWED_IMPORTS does not"):
+        import_callable(f"{OWN}:TensorDataset", ("tests",))
+
+
 def test_what_cannot_be_called_is_refused() -> None:
     with pytest.raises(ImportRefusedError, match=f"'{OWN}:NOT_CALLABLE' is no class or function; name one"):
         import_callable(f"{OWN}:NOT_CALLABLE", ("tests",))

@@ -11,7 +11,8 @@ MODEL = Norms(parameters=30.0, statistics=5.0)
 
 
 def test_tensors_are_told_apart_by_the_names_that_torch_gives_them() -> None:
-    assert kind_of(MEAN) == kind_of(VARIANCE) == TensorKind.STATISTICS
+    assert kind_of(MEAN) == TensorKind.MEANS
+    assert kind_of(VARIANCE) == TensorKind.VARIANCES
     assert kind_of(COUNTER) == TensorKind.COUNTERS
     for name in ("fc.weight", "running_mean.weight", "running_variance", "num_batches_tracked.bias"):
         assert kind_of(name) == TensorKind.PARAMETERS
