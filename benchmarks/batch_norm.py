@@ -41,6 +41,7 @@ _CLIENTS = 200
 @click.option("--learning-rate", default=0.25, show_default=True)
 @click.option("--seed", default=0, show_default=True)
 def main(
+    *,
     dataset: str,
     datasets_folder: Path,
     scheme: str,

@@ -27,7 +27,7 @@ from benchmarks.servers import python_server
 
 _DATA_SET = "benchmarks.peers.images:load_images"
 _UPLOADS_AT_ONCE = 2
-_SHORTEST_PAUSE_S = 0.03
+_SHORTEST_PAUSE_S = 0.01
 _LONGEST_PAUSE_S = 0.1
 _RESOURCES = {"throughput_bps": 1e9, "compute_samples_per_s": 1e6}
 _TERMS = {

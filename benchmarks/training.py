@@ -6,7 +6,7 @@ python -m benchmarks.training
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,10 +24,13 @@ from benchmarks.peers.turns import Times, Turn
 from services.learning.networks import build_network
 
 _NEARLY_NOTHING = Turn("optimised", samples=1, epochs=1)
-_WARM_UP = Turn("optimised", samples=50, epochs=1)
+_SMALL = Turn("optimised", samples=50, epochs=1)
 _FULL = Turn("optimised", samples=500, epochs=5)
-_QUICK = Turn("optimised", samples=50, epochs=1)
 _OURS = "ours"
+
+Lane = tuple[str, str]
+"""A contender and a loop."""
+Row = tuple[str, str, str, str, str, str]
 
 
 @dataclass(frozen=True)
@@ -64,26 +67,20 @@ def main(*, runs: int, quick: bool, peers: bool, peers_dir: Path) -> None:
     """Measure, and print the ratios."""
     _check_network()
     console = Console()
-    turn = _QUICK if quick else _FULL
-    starts: dict[str, Callable[[], AbstractContextManager[Contender]]] = {
-        _OURS: hosted_rounds,
-        "bare": lambda: child(sys.executable, BARE),
-    }
-    if peers:
-        with console.status("the peers' environments"):
-            flower, pfl = peer_python("flower", peers_dir), peer_python("pfl", peers_dir)
-        starts |= {"Flower": lambda: child(flower, FLOWER), "pfl": lambda: child(pfl, PFL)}
-    entries = [entry for entry in _ENTRIES if entry.contender in starts]
+    turn = _SMALL if quick else _FULL
     with ExitStack() as stack:
-        contenders, startup_s = {}, {}
-        for name, start in starts.items():
-            console.print(f"starting {name}")
-            began = time.perf_counter()
-            contenders[name] = stack.enter_context(start())
-            first = contenders[name].do_round(_NEARLY_NOTHING)
-            startup_s[name] = time.perf_counter() - began - first.evaluation_s
+        starts: dict[str, AbstractContextManager[Contender]] = {
+            _OURS: hosted_rounds(),
+            "bare": child(sys.executable, BARE),
+        }
+        if peers:
+            with console.status("the peers' environments"):
+                starts["Flower"] = child(peer_python("flower", peers_dir), FLOWER)
+                starts["pfl"] = child(peer_python("pfl", peers_dir), PFL)
+        entries = [entry for entry in _ENTRIES if entry.contender in starts]
+        contenders, startup_s = _start_all(console, starts, stack)
         for name, loop in _lanes(entries):
-            contenders[name].do_round(Turn(loop, _WARM_UP.samples, _WARM_UP.epochs))
+            contenders[name].do_round(Turn(loop, _SMALL.samples, _SMALL.epochs))
         full = _interleave(console, contenders, _lanes(entries), turn, runs)
         without_bare = [(name, "optimised") for name in starts if name != "bare"]
         overhead = _interleave(console, contenders, without_bare, _NEARLY_NOTHING, runs)
@@ -97,11 +94,6 @@ def main(*, runs: int, quick: bool, peers: bool, peers_dir: Path) -> None:
     console.print(table)
 
 
-Lane = tuple[str, str]
-"""A contender and a loop."""
-Row = tuple[str, str, str, str, str, str]
-
-
 def _check_network() -> None:
     """The peers' copy of the network has to be ours."""
     ours = build_network("paper-cnn", (3, 32, 32), 10, seed=0)
@@ -111,6 +103,20 @@ def _check_network() -> None:
         {name: tensor.shape for name, tensor in network.state_dict().items()} for network in (ours, copy)
     )
     assert shapes == copied, "the parameters differ"
+
+
+def _start_all(
+    console: Console, starts: Mapping[str, AbstractContextManager[Contender]], stack: ExitStack
+) -> tuple[dict[str, Contender], dict[str, float]]:
+    """The contenders, and how long each took to start and do a first round with next to nothing to train."""
+    contenders, startup_s = {}, {}
+    for name, start in starts.items():
+        console.print(f"starting {name}")
+        began = time.perf_counter()
+        contenders[name] = stack.enter_context(start)
+        first = contenders[name].do_round(_NEARLY_NOTHING)
+        startup_s[name] = time.perf_counter() - began - first.evaluation_s
+    return contenders, startup_s
 
 
 def _lanes(entries: Sequence[Entry]) -> list[Lane]:

@@ -54,6 +54,7 @@ class Keeper:
         self._holder = secrets.token_hex(8)
         self._lease_ends = 0.0
         self._next_housekeeping = 0.0
+        self._broker_away = False
         self._wake = Event()
         self._stopping = False
         self._thread = Thread(target=self._run, name="keeper", daemon=True)
@@ -132,7 +133,8 @@ class Keeper:
         for job in expired:
             with self._database.unit_of_work() as uow:
                 task_id = uow.tasks.id_of(job.task_serial)
-                if fail_job(uow, task_id, job, "the worker was not heard of in time", _now()):
+                silent = job in uow.jobs.expired(_now())  # else it was heard of just now
+                if silent and fail_job(uow, task_id, job, "the worker was not heard of in time", _now()):
                     self._monitoring.lease_expired(job.kind)
                 uow.commit()
 
@@ -153,8 +155,11 @@ class Keeper:
     def _publish_jobs(self) -> None:
         try:
             self._publisher.publish_waiting(self._database)
+            self._broker_away = False
         except BrokerAwayError as error:
-            _log.warning("the broker cannot be reached", error=str(error))
+            if not self._broker_away:  # said once, not twice a second
+                _log.warning("the broker cannot be reached", error=str(error))
+            self._broker_away = True
 
     def _keep_house(self) -> None:
         if time.monotonic() < self._next_housekeeping:

@@ -14,7 +14,7 @@ _SHARED: list[Any] = [
 
 
 def set_up_logs() -> None:
-    """Send our own logs and those of the libraries the same way."""
+    """Send our own logs, and the logs and warnings of the libraries, the same way."""
     on_terminal = sys.stderr.isatty()
     render: list[Any] = (
         [structlog.dev.ConsoleRenderer()]
@@ -34,5 +34,6 @@ def set_up_logs() -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(formatter)
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+    logging.captureWarnings(capture=True)
     for quiet in ("alembic", "httpx"):
         logging.getLogger(quiet).setLevel(logging.WARNING)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from multiprocessing import get_context
 from typing import Any
 
+import torch
 from billiard import current_process
 from celery import Celery, signals
 
@@ -28,6 +29,8 @@ _SETTINGS = {
 
 def make_worker(settings: WorkerSettings, queues: Sequence[str], processes: int) -> Any:
     """A worker that has not started yet; ``start()`` returns when a signal has ended it."""
+    set_up_logs()
+    torch.optim.SGD([torch.empty(1)], lr=1.0)  # loads what takes a second, once for all processes
     app = make_app(settings.broker_url)
     app.conf.update(_SETTINGS)
     stopping = get_context("fork").Event()
@@ -43,7 +46,7 @@ def make_worker(settings: WorkerSettings, queues: Sequence[str], processes: int)
         stopping.set()
 
     _register(app, workshops)
-    signals.setup_logging.connect(lambda **_: set_up_logs(), weak=False)
+    signals.setup_logging.connect(lambda **_: None, weak=False)  # else Celery sets up its own
     signals.worker_process_init.connect(open_workshop, weak=False)
     signals.worker_process_shutdown.connect(close_workshop, weak=False)
     signals.worker_shutting_down.connect(stop_jobs, weak=False)

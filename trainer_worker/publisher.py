@@ -60,7 +60,7 @@ class Publisher:
             return "not set up"
         try:
             with self._app.connection_for_write() as connection:
-                connection.ensure_connection(max_retries=1, timeout=2)
+                _connect(connection)
         except (OperationalError, OSError) as error:
             return f"not reached: {error}"
         return "ok"
@@ -69,6 +69,7 @@ class Publisher:
         """Tell of these, but again only where no messages wait: where some do, the workers are just busy."""
         try:
             with self._app.connection_for_write() as connection:
+                _connect(connection)
                 waiting = {queue: _messages_in(connection, queue) for queue in set(QUEUES.values())}
                 due = [job for job in jobs if job.published_at is None or not waiting[QUEUES[job.kind]]]
                 for job in due:
@@ -82,6 +83,11 @@ class Publisher:
         except (OperationalError, OSError) as error:
             raise BrokerAwayError(str(error)) from error
         return [job.job_id for job in due]
+
+
+def _connect(connection: Connection) -> None:
+    """Find out at once whether the broker is there: else kombu waits for it, and the keeper with it."""
+    connection.ensure_connection(max_retries=1, interval_start=0, timeout=2)  # type: ignore[no-untyped-call]
 
 
 def _messages_in(connection: Connection, queue: str) -> int:

@@ -2,7 +2,7 @@
 
 A run of some thousand numbers is read from every update, averaged, and written into the new model; then the
 next run. So memory does not depend on the number of clients. They are taken in slot order, so the result is
-the same bit for bit whoever arrived first. Sums are kept in double precision and rounded once.
+the same bit for bit whoever arrived first. Sums are kept in double precision.
 
 Everything in a model file takes part. The running statistics of batch normalisation are averaged as the
 parameters are; counters, which are whole numbers, become the rounded average (docs/adr/0012).

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -26,6 +27,7 @@ class Learning:
     batch_size: int
 
 
+@cache
 def train_plainly(rounds: Sequence[Sequence[tuple[int, int]]], terms: Learning) -> dict[str, Tensor]:
     """The global model after these rounds, each given as its devices' partitions and sample counts."""
     torch.set_num_threads(1)  # more add up in another order
@@ -35,13 +37,13 @@ def train_plainly(rounds: Sequence[Sequence[tuple[int, int]]], terms: Learning) 
     model = {name: tensor.clone() for name, tensor in network.state_dict().items()}
     for number, devices in enumerate(rounds, 1):
         total = sum(samples for _, samples in devices)
-        mean = {name: torch.zeros_like(tensor, dtype=torch.float64) for name, tensor in model.items()}
+        summed = {name: torch.zeros_like(tensor, dtype=torch.float64) for name, tensor in model.items()}
         for partition, samples in devices:
             network.load_state_dict(model)
             _train_device(network, data, number, partition, samples, terms)
             for name, tensor in network.state_dict().items():
-                mean[name] += tensor.to(torch.float64) * samples / total
-        model = {name: _like(tensor, mean[name]) for name, tensor in model.items()}
+                summed[name] += tensor.to(torch.float64) * samples
+        model = {name: _like(tensor, summed[name] / total) for name, tensor in model.items()}
     return model
 
 

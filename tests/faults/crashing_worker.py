@@ -84,7 +84,7 @@ def with_faults(work: Work) -> Work:
 
 def shorten_leases() -> None:
     job_lease.LEASE = timedelta(seconds=3)
-    lease.RENEW_EVERY_S = 0.4
+    lease.RENEW_EVERY_S = 0.4  # type: ignore[attr-defined]
 
 
 def notice_transactions() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from services.domain.jobs import JobState
 from tests.databases import new_database
-from tests.faults.faulty_stack import TERMS, FaultyStack, complete_round, faulty_stack
+from tests.faults.faulty_stack import TERMS, FaultyStack, complete, complete_round, faulty_stack
 from tests.integration.cell import open_round
 from tests.stateful.consistency import check_consistency
 
@@ -107,6 +107,24 @@ def late_worker_changes_nothing(site: Site, fault: str) -> None:
     site.stack.logged(frozen.job_id, "job left", "job done in vain")
     assert site.stack.everything() == before
     assert cell.model(1) == site.peaceful_model
+
+
+def test_a_worker_that_wakes_up_while_another_does_its_job_changes_nothing(on_sqlite: Site) -> None:
+    stack = on_sqlite.stack
+    cell = stack.start()
+    opened = open_round(stack.service, cell.task_id)
+    stack.arm("train_client.kept.freeze")
+    training_id = cell.ask_training(opened["round_id"], opened["schedule"]["slots"][0]["client_id"])
+    frozen = stack.struck("train_client.kept.freeze")
+    stack.arm("train_client.working.linger")
+    lingering = stack.struck("train_client.working.linger")
+    assert lingering.job_id == frozen.job_id
+    frozen.release()
+    stack.logged(frozen.job_id, "job done in vain")
+    assert stack.job(frozen.job_id).state is JobState.LEASED
+    assert stack.service.get(f"/trainings/{training_id}").json()["state"] == "waiting"
+    lingering.release()
+    assert complete(cell, opened) == on_sqlite.peaceful_model
 
 
 def test_what_kills_its_worker_each_time_is_given_up(on_sqlite: Site) -> None:

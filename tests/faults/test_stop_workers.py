@@ -24,12 +24,6 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultyStack]:
         yield running
 
 
-@pytest.fixture(scope="module")
-def peaceful_model(shared: FaultyStack) -> bytes:
-    with shared.worker("--processes", "2"):
-        return complete_round(shared.start())
-
-
 @pytest.fixture
 def stack(shared: FaultyStack) -> Iterator[FaultyStack]:
     yield shared
@@ -50,10 +44,11 @@ def runs(pid: int) -> bool:
     return state not in "ZX"
 
 
-def test_another_worker_takes_over_from_one_that_is_killed(stack: FaultyStack, peaceful_model: bytes) -> None:
-    stack.arm(LINGER)
+def test_another_worker_takes_over_from_one_that_is_killed(stack: FaultyStack) -> None:
     with stack.worker("--processes", "2") as first:
+        peaceful_model = complete_round(stack.start())
         cell = stack.start()
+        stack.arm(LINGER)
         opened = cell.begin_round()
         lingering = stack.struck(LINGER)
         processes = children_of(first)
@@ -67,10 +62,11 @@ def test_another_worker_takes_over_from_one_that_is_killed(stack: FaultyStack, p
     assert job.attempts >= 2
 
 
-def test_a_worker_that_is_to_end_hands_back_its_job(stack: FaultyStack, peaceful_model: bytes) -> None:
-    stack.arm(LINGER)
+def test_a_worker_that_is_to_end_hands_back_its_job(stack: FaultyStack) -> None:
     with stack.worker("--processes", "1") as first:
+        peaceful_model = complete_round(stack.start())
         cell = stack.start()
+        stack.arm(LINGER)
         opened = cell.begin_round()
         lingering = stack.struck(LINGER)
         with stack.worker("--processes", "1"):

@@ -10,7 +10,6 @@ import pytest
 import redis
 
 from services.domain.jobs import Job, JobKind
-from services.protocol.initialization import start_task
 from services.storage.database import Database
 from services.storage.migration import migrate
 from tests.integration.storage import given
@@ -54,8 +53,7 @@ def _told(broker: redis.Redis, queue: str = "train") -> list[str]:
 
 def _new_job(database: Database, kind: JobKind = JobKind.INITIALIZE_MODEL) -> str:
     with database.unit_of_work() as uow:
-        task = start_task(uow, given.terms(), datetime.now(UTC))
-        uow.jobs.cancel(task_serial=task.serial)
+        task = uow.tasks.add(given.terms(), datetime.now(UTC))
         job = uow.jobs.add(kind, {"of": task.task_id}, task_serial=task.serial, now=datetime.now(UTC))
         uow.commit()
     return job.job_id

@@ -41,6 +41,8 @@ def test_a_task_begins_without_a_model(service_on_each: httpx.Client) -> None:
         ({"slot_enforcement": "loose"}, "/slot_enforcement"),
         ({"slot_grace_s": -0.1}, "/slot_grace_s"),
         ({"idle_timeout_s": 0}, "/idle_timeout_s"),
+        ({"max_update_norm": 0}, "/max_update_norm"),
+        ({"max_update_norm": 1.1e12}, "/max_update_norm"),
         ({"report_window_s": -1}, "/report_window_s"),
         ({"report_max_age_s": 0}, "/report_max_age_s"),
         ({"model_size_bytes": 0}, "/model_size_bytes"),
@@ -74,6 +76,13 @@ def test_time_for_the_round_just_remains(service: httpx.Client) -> None:
 
 def test_a_target_accuracy_with_a_data_set_is_accepted(service: httpx.Client) -> None:
     assert create_task(service, target_accuracy=0.9, dataset="cifar10")["target_accuracy"] == 0.9
+
+
+def test_the_longest_step_is_as_it_was_set(service_on_each: httpx.Client) -> None:
+    assert create_task(service_on_each)["max_update_norm"] is None
+    task = create_task(service_on_each, max_update_norm=2.5)
+    assert task["max_update_norm"] == 2.5
+    assert get_task(service_on_each, task["task_id"]) == task
 
 
 def test_no_round_without_an_initial_model(service_on_each: httpx.Client) -> None:

@@ -11,16 +11,18 @@ _MOST_TIMES_MEDIAN = 10
 
 
 class WeightedAverage:
-    """Sums up the clients' numbers, each times the client's share of all samples."""
+    """Sums up the clients' numbers, each times the client's samples, and divides by all samples.
+
+    In this order sums are as good as exact, so that it does not matter who adds up in which order.
+    """
 
     def __init__(self, data_samples: Sequence[int]) -> None:
         most = _MOST_TIMES_MEDIAN * median_low(data_samples)
-        counts = [min(count, most) for count in data_samples]
-        self._shares = [count / sum(counts) for count in counts]
+        self._counts = [min(count, most) for count in data_samples]
 
     def combine(self, values: Iterable[Tensor]) -> Tensor:
         """The average."""
         total = torch.zeros((), dtype=torch.float64)
-        for share, value in zip(self._shares, values, strict=True):
-            total = total.add_(value, alpha=share) if total.dim() else value * share
-        return total
+        for count, value in zip(self._counts, values, strict=True):
+            total = total.add_(value, alpha=count) if total.dim() else value * count
+        return total.div_(sum(self._counts))

@@ -31,6 +31,7 @@ def test_a_task_is_kept_with_all_its_terms(database: Database) -> None:
         labels={"class": "car", "city": "Århus"},
         slot_enforcement=SlotEnforcement.STRICT,
         learning_rate=0.1,
+        max_update_norm=2.5,
     )
     with database.unit_of_work() as uow:
         added = uow.tasks.add(terms, NOW)

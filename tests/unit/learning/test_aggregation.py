@@ -75,12 +75,14 @@ def test_the_average_is_right_for_any_shapes_and_weights(data: st.DataObject) ->
     shapes = data.draw(st.lists(st.lists(st.integers(0, 5), max_size=3), min_size=1, max_size=4))
     counts = data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=6))  # none is cut off
     rng = np.random.default_rng(data.draw(st.integers(0, 1000)))
-    model = {f"t{place}": torch.tensor(rng.normal(size=shape)).float() for place, shape in enumerate(shapes)}
+    model = {
+        f"t{place}": torch.tensor(rng.uniform(1, 2, shape)).float() for place, shape in enumerate(shapes)
+    }
     with tempfile.TemporaryDirectory() as folder:
         files = ModelFiles(Path(folder), model)
         updates = [
             {
-                name: tensor + torch.tensor(rng.normal(size=tensor.shape)).float()
+                name: tensor + torch.tensor(rng.uniform(0.5, 1, tensor.shape)).float()  # none stands out
                 for name, tensor in model.items()
             }
             for _ in counts

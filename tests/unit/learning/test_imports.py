@@ -67,7 +67,7 @@ def test_a_module_that_cannot_be_loaded_is_refused(
 
 
 def test_what_an_allowed_module_has_imported_itself_is_not_allowed_with_it() -> None:
-    with pytest.raises(ImportRefusedError, match="comes from 'torch.*', which FEDCS_ALLOWED_IMPORTS does not"):
+    with pytest.raises(ImportRefusedError, match=r"comes from 'torch.*', which FEDCS_ALLOWED_IMPORTS"):
         import_callable(f"{OWN}:TensorDataset", ("tests",))
 
 
