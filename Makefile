@@ -23,7 +23,7 @@ demo: install ## Start the service, plan a round with every policy, compare them
 	$(BIN)/fedcs demo
 
 test: install browser ## Run every test, in a real browser too; the domain must be covered to the last branch
-	$(BIN)/pytest -n 2 --dist loadfile --cov --cov-report=
+	$(BIN)/pytest -n 3 --dist loadfile --cov --cov-report=
 	$(BIN)/coverage report --include='services/domain/*' --fail-under=100 --show-missing
 	$(BIN)/coverage report --skip-covered --fail-under=95
 

@@ -57,6 +57,8 @@ MODEL_FILE: Responses = {
 class ModelFile(FileResponse):
     """A file whose refusals of a range are problems like all others."""
 
+    chunk_size = 1024 * 1024  # half the work of the usual 64 KiB
+
     @classmethod
     def _parse_range_header(cls, http_range: str, file_size: int) -> list[tuple[int, int]]:
         try:

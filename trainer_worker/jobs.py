@@ -20,9 +20,11 @@ _LONGEST_ERROR = 1000
 
 def do_job(workshop: Workshop, job_id: str) -> None:
     """Do a job, if it still waits: messages may come twice, and late."""
-    claimed = None if workshop.stopping.is_set() else _claim(workshop, job_id)
+    if workshop.stopping.is_set():
+        return _pass_on(workshop, job_id)
+    claimed = _claim(workshop, job_id)
     if claimed is None:
-        return
+        return None
     log = _log.bind(job_id=job_id, kind=claimed.kind.value, attempt=claimed.attempts, **claimed.subject)
     log.info("job started")
     lease = Lease(workshop.database, claimed, workshop.stopping)
@@ -41,7 +43,14 @@ def do_job(workshop: Workshop, job_id: str) -> None:
     except Exception as error:
         log.exception("job failed")
         _fail(workshop, claimed, f"{type(error).__name__}: {error}", hopeless=False)
-    _tell_of_new_work(workshop)
+    return _tell_of_new_work(workshop)
+
+
+def _pass_on(workshop: Workshop, job_id: str) -> None:
+    """Have the job told of again: its message is used up, and this worker stops."""
+    with workshop.database.unit_of_work() as uow:
+        uow.jobs.mark_unpublished(job_id)
+        uow.commit()
 
 
 def _claim(workshop: Workshop, job_id: str) -> Job | None:

@@ -10,7 +10,7 @@ from services.domain.evaluation import Score
 from services.learning.devices import to_device
 from services.learning.samples import DataSet
 
-_BATCH = 500
+_BATCH = 200
 
 
 def evaluate(

@@ -117,6 +117,11 @@ class Jobs:
         waiting = (jobs.c.job_id.in_(job_ids)) & (jobs.c.state == JobState.WAITING)
         self._connection.execute(update(jobs).where(waiting).values(published_at=now))
 
+    def mark_unpublished(self, job_id: str) -> None:
+        """Have workers told of it again."""
+        waiting = (jobs.c.job_id == job_id) & (jobs.c.state == JobState.WAITING)
+        self._connection.execute(update(jobs).where(waiting).values(published_at=None))
+
     def cancel(self, *, task_serial: int | None = None, round_serial: int | None = None) -> None:
         """Take back the unfinished jobs of a task or a round; whoever works on one finds out at its end."""
         unfinished = jobs.c.state.in_((JobState.WAITING, JobState.LEASED))

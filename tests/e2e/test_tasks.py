@@ -12,7 +12,7 @@ from tests.e2e.hosted_cell import hosted_cell
 from tests.e2e.plain_loop import Learning, train_plainly
 from tests.running_stack import Stack, running_stack
 
-LEARNING = Learning(seed=7, learning_rate=0.1, learning_rate_decay=0.99, local_epochs=5, batch_size=50)
+LEARNING = Learning(seed=7, learning_rate=0.1, learning_rate_decay=0.99, local_epochs=4, batch_size=50)
 ROUNDS = 5
 TARGET = 0.8
 
