@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from multiprocessing import get_context
 from typing import Any
 
-import torch
 from billiard import current_process
 from celery import Celery, signals
 
@@ -30,7 +29,6 @@ _SETTINGS = {
 def make_worker(settings: WorkerSettings, queues: Sequence[str], processes: int) -> Any:
     """A worker that has not started yet; ``start()`` returns when a signal has ended it."""
     set_up_logs()
-    torch.optim.SGD([torch.empty(1)], lr=1.0)  # loads what takes a second, once for all processes
     app = make_app(settings.broker_url)
     app.conf.update(_SETTINGS)
     stopping = get_context("fork").Event()
