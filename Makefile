@@ -49,6 +49,7 @@ bench: install ## Run the benchmarks: ratios against peers measured in the same 
 	$(BIN)/python -m benchmarks.report_ingest
 	$(BIN)/python -m benchmarks.uploads
 	$(BIN)/python -m benchmarks.round_opening
+	$(BIN)/python -m benchmarks.aggregation
 
 picture: install ## Draw the picture in the README again
 	$(BIN)/fedcs plan docs/examples/cell.csv --png docs/images/round.png
