@@ -21,11 +21,16 @@ _LONGEST_ERROR = 1000
 def do_job(workshop: Workshop, job_id: str) -> None:
     """Do a job, if it still waits: messages may come twice, and late."""
     if workshop.stopping.is_set():
-        return _pass_on(workshop, job_id)
-    claimed = _claim(workshop, job_id)
-    if claimed is None:
-        return None
-    log = _log.bind(job_id=job_id, kind=claimed.kind.value, attempt=claimed.attempts, **claimed.subject)
+        _pass_on(workshop, job_id)
+    elif claimed := _claim(workshop, job_id):
+        _do_claimed(workshop, claimed)
+        _tell_of_new_work(workshop)
+
+
+def _do_claimed(workshop: Workshop, claimed: Job) -> None:
+    log = _log.bind(
+        job_id=claimed.job_id, kind=claimed.kind.value, attempt=claimed.attempts, **claimed.subject
+    )
     log.info("job started")
     lease = Lease(workshop.database, claimed, workshop.stopping)
     try:
@@ -43,7 +48,6 @@ def do_job(workshop: Workshop, job_id: str) -> None:
     except Exception as error:
         log.exception("job failed")
         _fail(workshop, claimed, f"{type(error).__name__}: {error}", hopeless=False)
-    return _tell_of_new_work(workshop)
 
 
 def _pass_on(workshop: Workshop, job_id: str) -> None:

@@ -484,7 +484,7 @@ def test_a_round_lives_as_the_model_says() -> None:
     run_state_machine_as_test(
         RoundLife,
         settings=settings(
-            max_examples=60,
+            max_examples=75,
             stateful_step_count=50,
             derandomize=True,
             database=None,

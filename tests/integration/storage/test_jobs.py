@@ -201,6 +201,19 @@ def test_a_job_put_back_is_published_at_once(database: Database) -> None:
         assert _ids(uow.jobs.to_publish(NOW, 100 * LEASE, most=10)) == [job.job_id]
 
 
+def test_a_job_whose_message_is_used_up_is_published_at_once_if_it_still_waits(database: Database) -> None:
+    with database.unit_of_work() as uow:
+        job = _job(uow)
+        uow.jobs.mark_published([job.job_id], NOW)
+        assert uow.jobs.to_publish(NOW, 100 * LEASE, most=10) == []
+        uow.jobs.mark_unpublished(job.job_id)
+        assert _ids(uow.jobs.to_publish(NOW, 100 * LEASE, most=10)) == [job.job_id]
+        uow.jobs.mark_published([job.job_id], NOW)
+        claimed = uow.jobs.claim(job.job_id, NOW, LEASE)
+        uow.jobs.mark_unpublished(job.job_id)
+        assert uow.jobs.get(job.job_id) == claimed
+
+
 def test_the_oldest_unpublished_job_tells_since_when(database: Database) -> None:
     with database.unit_of_work() as uow:
         assert uow.jobs.oldest_unpublished() is None
