@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from http import HTTPStatus
 from http.client import HTTPConnection
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +27,11 @@ from benchmarks.peers.turns import Times, Turn
 from benchmarks.servers import python_server
 
 _DATA_SET = "benchmarks.peers.images:load_images"
+_FEW_IMAGES = "benchmarks.peers.images:load_few_images"
 _UPLOADS_AT_ONCE = 2
-_SHORTEST_PAUSE_S = 0.01
-_LONGEST_PAUSE_S = 0.1
+_PAUSE_S = 0.05
 _RESOURCES = {"throughput_bps": 1e9, "compute_samples_per_s": 1e6}
 _TERMS = {
-    "dataset": _DATA_SET,
     "batch_size": BATCH_SIZE,
     "learning_rate": LEARNING_RATE,
     "round_deadline_s": 1e6,
@@ -71,43 +71,43 @@ class HostedRounds:
             began = time.perf_counter()
             round_id = self._post("/rounds", {"task_id": task_id})["round_id"]
             asked = time.perf_counter()
-            trainings = {
-                one: self._post("/trainings", {"round_id": round_id, "client_id": one, "partition": number})
-                for number, one in enumerate(self._keys)
-            }
-            uploads = []
-            for client_id, training in trainings.items():
-                self._await(f"/trainings/{training['training_id']}", "done")
-                uploads.append(pool.submit(self._upload, client_id, training, turn.samples))
+            for number, one in enumerate(self._keys):
+                self._post("/trainings", {"round_id": round_id, "client_id": one, "partition": number})
+            uploads = [
+                pool.submit(self._upload, event, turn.samples)
+                for event in islice(_of_kind(events, "training.done"), CLIENTS)
+            ]
             trained = time.perf_counter()
             for upload in uploads:
                 upload.result()
-            self._await(f"/rounds/{round_id}", "aggregated")
+            next(_of_kind(events, "round.aggregated"))
             ended = time.perf_counter()
-            next(event for event in events if event["kind"] == "model.evaluated")
+            next(_of_kind(events, "model.evaluated"))
         return Times(trained - asked, ended - began, time.perf_counter() - ended)
 
     def _new_task(self, turn: Turn) -> str:
-        task_id: str = self._post("/tasks", {**_TERMS, "local_epochs": turn.epochs})["task_id"]
+        data_set = _DATA_SET if turn.samples > 1 else _FEW_IMAGES
+        terms = {**_TERMS, "dataset": data_set, "local_epochs": turn.epochs}
+        task_id: str = self._post("/tasks", terms)["task_id"]
         resources = {"task_id": task_id, "data_samples": turn.samples, **_RESOURCES}
         self._post("/reports/batch", {"reports": [{"client_id": one, **resources} for one in self._keys]})
-        self._await(f"/tasks/{task_id}", "ready")
+        self._await_ready(task_id)
         return task_id
 
-    def _upload(self, client_id: str, training: Mapping[str, str], samples: int) -> None:
+    def _upload(self, done: Mapping[str, Any], samples: int) -> None:
         """Fetch a trained update and upload it; with the plainest client, so as not to measure another."""
         connection = HTTPConnection(self._service.base_url.host, self._service.base_url.port)
         operator = {"Authorization": self._service.headers["Authorization"]}
-        connection.request("GET", f"/trainings/{training['training_id']}/update", headers=operator)
+        connection.request("GET", f"/trainings/{done['data']['training_id']}/update", headers=operator)
         update = connection.getresponse().read()
         digest = base64.b64encode(hashlib.sha256(update).digest()).decode()
         headers = {
-            "Authorization": f"Bearer {self._keys[client_id]}",
+            "Authorization": f"Bearer {self._keys[done['client_id']]}",
             "Content-Digest": f"sha-256=:{digest}:",
             "Fedcs-Data-Samples": str(samples),
             "Fedcs-Elapsed-S": "1",
         }
-        path = f"/rounds/{training['round_id']}/updates/{client_id}"
+        path = f"/rounds/{done['round_id']}/updates/{done['client_id']}"
         connection.request("PUT", path, body=update, headers=headers)
         answer = connection.getresponse()
         assert answer.status == HTTPStatus.CREATED, answer.read()
@@ -117,14 +117,11 @@ class HostedRounds:
         answer: dict[str, Any] = self._service.post(path, json=body).raise_for_status().json()
         return answer
 
-    def _await(self, path: str, state: str) -> None:
-        """Ask until it is so: often at first, then seldom enough that asking costs next to nothing."""
-        began = time.perf_counter()
-        while (found := self._service.get(path).raise_for_status().json())["state"] != state:
-            if found["state"] == "failed":
-                raise RuntimeError(f"{path}: {found}")
-            waited_s = time.perf_counter() - began
-            time.sleep(min(max(waited_s / 10, _SHORTEST_PAUSE_S), _LONGEST_PAUSE_S))
+    def _await_ready(self, task_id: str) -> None:
+        while (task := self._service.get(f"/tasks/{task_id}").raise_for_status().json())["state"] != "ready":
+            if task["state"] == "failed":
+                raise RuntimeError(task["outcome"])
+            time.sleep(_PAUSE_S)
 
     @contextmanager
     def _events(self, task_id: str) -> Iterator[Iterator[dict[str, Any]]]:
@@ -132,6 +129,15 @@ class HostedRounds:
             response.raise_for_status()
             lines = response.iter_lines()
             yield (json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: "))
+
+
+def _of_kind(events: Iterator[dict[str, Any]], kind: str) -> Iterator[dict[str, Any]]:
+    """The events of a kind; there are none of it if the round, or a part of it, fails."""
+    for event in events:
+        if event["kind"] == kind:
+            yield event
+        elif event["kind"].endswith(".failed"):
+            raise RuntimeError(f"{event}")
 
 
 @contextmanager

@@ -18,6 +18,10 @@ from services.storage.database import Database
 from services.storage.events import Event
 
 _POLL_S = 0.25
+_FOLLOWED_POLL_S = 0.03
+"""While somebody waits for events: workers commit theirs in other processes."""
+_BREATH_S = 0.01
+"""Between two looks, so that many commits at once are read together."""
 _AT_HAND = 10_000
 _PAGE = 500
 
@@ -34,12 +38,13 @@ class EventHub:
         self._news = asyncio.Event()
         self._round_news = asyncio.Event()
         self._poke = asyncio.Event()
+        self._followers = 0
         self._closed = False
 
     async def start(self) -> None:
         """Take note of where things stand."""
         loop = asyncio.get_running_loop()
-        self._database.when_events(lambda: _call_soon(loop, self._poke.set))
+        self._database.when_events(lambda _: _call_soon(loop, self._poke.set))
         self._last = await run_in_threadpool(self._last_number)
 
     async def run(self) -> None:
@@ -51,7 +56,8 @@ class EventHub:
             except SQLAlchemyError:
                 _log.exception("events cannot be read")
                 await asyncio.sleep(1)
-            await self.wait(self._poke, _POLL_S)
+            await asyncio.sleep(_BREATH_S)
+            await self.wait(self._poke, _FOLLOWED_POLL_S if self._followers else _POLL_S)
             self._poke.clear()
 
     def close(self) -> None:
@@ -62,14 +68,18 @@ class EventHub:
     async def follow(self, after: int | None) -> AsyncIterator[Event]:
         """The events after a number and then those to come; from now on if there is no number."""
         position = self._last if after is None else after
-        while not self._closed:
-            news = self._news
-            found = await self._after(position)
-            for event in found:
-                position = event.number
-                yield event
-            if not found:
-                await news.wait()
+        self._followers += 1
+        try:
+            while not self._closed:
+                news = self._news
+                found = await self._after(position)
+                for event in found:
+                    position = event.number
+                    yield event
+                if not found:
+                    await news.wait()
+        finally:
+            self._followers -= 1
 
     @property
     def is_closed(self) -> bool:

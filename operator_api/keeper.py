@@ -24,12 +24,16 @@ from services.storage.model_store import ModelStore
 from trainer_worker.publisher import BrokerAwayError, Publisher
 
 _TICK_S = 0.5
-_BREATH_S = 0.05
-"""Between two rounds of duties, so that many uploads at once do not keep it busy."""
+_BREATH_S = 0.01
+"""Between two rounds of duties, so that many events at once do not keep it busy."""
+_NO_DUTY_IN = frozenset({"update.received", "update.late", "update.rejected", "clients.enrolled"})
+"""Events that come by the thousand, and after which nothing is due."""
 _LEASE = timedelta(seconds=10)
 _HOUSEKEEPING_S = 600.0
 _MOST_AT_ONCE = 500
-_SWEEP_OLDER_THAN_S = 3600.0
+_SWEEP_S = 60.0
+_SWEEP_OLDER_THAN_S = 300.0
+"""Ample time for a file that was kept to be referred to: no transaction waits longer than a minute."""
 
 _log = structlog.get_logger(__name__)
 
@@ -54,11 +58,12 @@ class Keeper:
         self._holder = secrets.token_hex(8)
         self._lease_ends = 0.0
         self._next_housekeeping = 0.0
+        self._next_sweep = 0.0
         self._broker_away = False
         self._wake = Event()
         self._stopping = False
         self._thread = Thread(target=self._run, name="keeper", daemon=True)
-        database.when_events(self._wake.set)
+        database.when_events(self._hear)
 
     def start(self) -> None:
         """Begin to keep."""
@@ -73,6 +78,10 @@ class Keeper:
             uow.leases.give_up("keeper", self._holder)
             uow.commit()
 
+    def _hear(self, kinds: Collection[str]) -> None:
+        if not _NO_DUTY_IN.issuperset(kinds):
+            self._wake.set()
+
     def _run(self) -> None:
         while not self._stopping:
             self._wake.clear()
@@ -84,6 +93,7 @@ class Keeper:
                     self._advance_tasks,
                     self._publish_jobs,
                     self._keep_house,
+                    self._sweep,
                 ):
                     self._attempt(duty)
             time.sleep(_BREATH_S)
@@ -180,9 +190,14 @@ class Keeper:
                     + uow.events.forget_before(events_before, _MOST_AT_ONCE)
                 )
                 uow.commit()
+
+    def _sweep(self) -> None:
+        if time.monotonic() < self._next_sweep:
+            return
+        self._next_sweep = time.monotonic() + _SWEEP_S
         swept = self._models.sweep(self._referenced, _SWEEP_OLDER_THAN_S)
         if swept:
-            _log.info("left over files deleted", files=swept)
+            _log.info("files deleted that nothing refers to", files=swept)
 
     def _referenced(self, digests: Collection[str]) -> set[str]:
         with self._database.reading() as store:

@@ -220,7 +220,7 @@ class UpdateExistsError(ConflictError):
 
 
 class TrainingNotDoneError(ConflictError):
-    """The hosted training has no result (yet)."""
+    """The hosted training has no result (yet, or any more)."""
 
     cause: ClassVar[str] = "TRAINING_NOT_DONE"
     example: ClassVar[str] = "The training is waiting."

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import structlog
 
-from services.domain.jobs import Job
+from services.domain.jobs import Job, JobKind
 from services.errors import WorkImpossibleError
 from services.protocol.job_failure import fail_job
 from services.protocol.job_lease import claim_job, hand_back_job
@@ -24,7 +24,8 @@ def do_job(workshop: Workshop, job_id: str) -> None:
         _pass_on(workshop, job_id)
     elif claimed := _claim(workshop, job_id):
         _do_claimed(workshop, claimed)
-        _tell_of_new_work(workshop)
+        if claimed.kind is JobKind.AGGREGATE_ROUND:
+            _tell_of_new_work(workshop)
 
 
 def _do_claimed(workshop: Workshop, claimed: Job) -> None:
@@ -78,7 +79,7 @@ def _fail(workshop: Workshop, claimed: Job, error: str, *, hopeless: bool) -> No
 
 
 def _tell_of_new_work(workshop: Workshop) -> None:
-    """Wake others for what has come up; the keeper would too, a moment later."""
+    """Have the new model evaluated at once; the keeper would tell of it too, a moment later."""
     try:
         workshop.publisher.publish_waiting(workshop.database)
     except BrokerAwayError as error:

@@ -35,11 +35,15 @@ def message_name(kind: JobKind) -> str:
 
 
 class Publisher:
-    """Tells workers of jobs, if there is a broker; without one, jobs wait until there is."""
+    """Tells workers of jobs, if there is a broker; without one, jobs wait until there is.
+
+    For one thread: the connection is kept, because to connect takes ten times as long as to tell of a job.
+    """
 
     def __init__(self, broker_url: str | None) -> None:
         self.has_broker = broker_url is not None
         self._app = make_app(broker_url)
+        self._connection = self._app.connection_for_write()
 
     def publish_waiting(self, database: Database) -> None:
         """Tell of the jobs that no worker knows of, as far as can be seen; any may be told of twice."""
@@ -55,7 +59,7 @@ class Publisher:
             uow.commit()
 
     def state(self) -> str:
-        """``ok``, or why workers are not woken up."""
+        """``ok``, or why workers are not woken up; any thread may ask."""
         if not self.has_broker:
             return "not set up"
         try:
@@ -68,19 +72,21 @@ class Publisher:
     def _publish(self, jobs: Sequence[Job]) -> list[str]:
         """Tell of these, but again only where no messages wait: where some do, the workers are just busy."""
         try:
-            with self._app.connection_for_write() as connection:
-                _connect(connection)
-                waiting = {queue: _messages_in(connection, queue) for queue in set(QUEUES.values())}
-                due = [job for job in jobs if job.published_at is None or not waiting[QUEUES[job.kind]]]
-                for job in due:
-                    self._app.send_task(
-                        message_name(job.kind),
-                        args=[job.job_id],
-                        queue=QUEUES[job.kind],
-                        connection=connection,
-                        retry=False,
-                    )
+            _connect(self._connection)
+            again = {QUEUES[job.kind] for job in jobs if job.published_at is not None}
+            busy = {queue for queue in again if _messages_in(self._connection, queue)}
+            due = [job for job in jobs if job.published_at is None or QUEUES[job.kind] not in busy]
+            for job in due:
+                self._app.send_task(
+                    message_name(job.kind),
+                    args=[job.job_id],
+                    queue=QUEUES[job.kind],
+                    connection=self._connection,
+                    retry=False,
+                )
         except (OperationalError, OSError) as error:
+            self._connection.release()
+            self._connection = self._app.connection_for_write()
             raise BrokerAwayError(str(error)) from error
         return [job.job_id for job in due]
 

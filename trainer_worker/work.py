@@ -14,7 +14,7 @@ from services.errors import DataSetError
 from services.learning.aggregation import Contribution, aggregate
 from services.learning.evaluation import evaluate
 from services.learning.local_update import Recipe, update_locally
-from services.learning.networks import load_parameters, parameters_of
+from services.learning.networks import parameters_of
 from services.learning.partition import draw_partition
 from services.learning.rules import RULES
 from services.learning.seeds import Purpose, derive_seed
@@ -62,8 +62,7 @@ def train_client(workshop: Workshop, job: Job, progress: Progress) -> bool:
         task_seed=terms.seed,
         partition=training.partition,
     )
-    network = workshop.new_network(task)
-    load_parameters(network, workshop.models.path_of(model.digest))
+    network = workshop.network_with(task, model.digest)
     update_locally(
         network,
         data.prepare(data.training.inputs[places], workshop.device),
@@ -114,8 +113,7 @@ def evaluate_model(workshop: Workshop, job: Job, progress: Progress) -> bool:
         model = store.models.get(task.serial, int(job.subject["version"]))
     data = workshop.data_of(task)
     assert data is not None, "only tasks with a data set are evaluated"
-    network = workshop.new_network(task)
-    load_parameters(network, workshop.models.path_of(model.digest))
+    network = workshop.network_with(task, model.digest)
     part = int(job.subject["part"])
     score = evaluate(network, data, part=part, parts=PARTS, device=workshop.device, after_batch=progress)
     with workshop.database.unit_of_work() as uow:

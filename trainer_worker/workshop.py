@@ -1,8 +1,7 @@
 """Everything one worker process is made of, put together in one place."""
 
 import copy
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, field
 from multiprocessing.synchronize import Event
 
 import torch
@@ -12,7 +11,8 @@ from torch import Tensor, nn
 from services.domain.tasks import Task
 from services.learning.datasets import load_dataset
 from services.learning.devices import choose_device
-from services.learning.networks import build_network
+from services.learning.imports import is_import_path
+from services.learning.networks import build_network, load_parameters
 from services.learning.samples import DataSet
 from services.learning.seeds import Purpose, derive_seed
 from services.settings import WorkerSettings
@@ -35,6 +35,8 @@ class Workshop:
     device: torch.device
     stopping: Event
     """Set when this worker is to end."""
+    _networks: dict[int, nn.Module] = field(default_factory=dict)
+    """That of the task worked on last: to build one takes as long as a few batches."""
 
     def data_of(self, task: Task) -> DataSet | None:
         """The task's data set, if it has one."""
@@ -46,21 +48,30 @@ class Workshop:
         """The task's network as it is at the start; the same each time."""
         data = self.data_of(task)
         shape, classes = (data.input_shape, data.classes) if data else _SHAPE_WITHOUT_DATA
-        seed = derive_seed(task.terms.seed, Purpose.MODEL)
-        return copy.deepcopy(_network(task.terms.model, shape, classes, seed, self.settings.allowed_imports))
+        return build_network(
+            task.terms.model,
+            shape,
+            classes,
+            seed=derive_seed(task.terms.seed, Purpose.MODEL),
+            allowed_imports=self.settings.allowed_imports,
+        )
+
+    def network_with(self, task: Task, digest: str) -> nn.Module:
+        """The task's network with the parameters of a model; the caller's until the next call."""
+        if task.serial not in self._networks:
+            self._networks.clear()
+            self._networks[task.serial] = self.new_network(task)
+        network = self._networks[task.serial]
+        if is_import_path(task.terms.model):
+            network = copy.deepcopy(network)  # one's own may remember more than its parameters
+        load_parameters(network, self.models.path_of(digest))
+        return network
 
     def keep(self, tensors: dict[str, Tensor]) -> Blob:
         """Put a model into the store."""
         with self.models.receive() as incoming:
             incoming.write(save(tensors))
             return incoming.keep()
-
-
-@lru_cache(maxsize=2)
-def _network(
-    name: str, shape: tuple[int, ...], classes: int, seed: int, allowed_imports: tuple[str, ...]
-) -> nn.Module:
-    return build_network(name, shape, classes, seed=seed, allowed_imports=allowed_imports)
 
 
 def bootstrap(settings: WorkerSettings, place: int, stopping: Event) -> Workshop:

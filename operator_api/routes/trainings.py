@@ -90,9 +90,13 @@ def get_training(training_id: TrainingPath, service: ServiceDep) -> TrainingResp
 def download_update(
     training_id: TrainingPath, service: ServiceDep, if_none_match: IfNoneMatch = None
 ) -> Response:
-    """The update that a worker trained, as safetensors."""
+    """The update that a worker trained, as safetensors; it is deleted some minutes after the round's end."""
     with service.database.reading() as store:
         training = store.trainings.get(training_id)
     if training.digest is None:
         raise TrainingNotDoneError(f"The training is {training.state}.")
-    return send_model(service.models.path_of(training.digest), training.digest, if_none_match)
+    try:
+        path = service.models.path_of(training.digest)
+    except FileNotFoundError as error:
+        raise TrainingNotDoneError("The round is over, and the update has been deleted.") from error
+    return send_model(path, training.digest, if_none_match)

@@ -125,6 +125,10 @@ class RoundsPort(Protocol):
         """The id of one."""
         ...
 
+    def task_id_of(self, round_id: str) -> str:
+        """The id of its task."""
+        ...
+
     def change(self, round_: Round, **values: object) -> Round:
         """Set what is kept of it."""
         ...

@@ -5,7 +5,7 @@ wrote in between, so every writing transaction begins as one (``BEGIN IMMEDIATE`
 process queue up for a lock of their own rather than poll for SQLite's.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from threading import Lock
@@ -56,17 +56,17 @@ class Store:
 class UnitOfWork(Store):
     """A transaction. What is not committed explicitly has not happened."""
 
-    def __init__(self, connection: Connection, committed: Callable[[], None]) -> None:
+    def __init__(self, connection: Connection, committed: Callable[[Collection[str]], None]) -> None:
         super().__init__(connection)
         self._connection = connection
         self._committed = committed
 
     def commit(self) -> None:
         """Make it true, together with its events."""
-        happened = self.events.write()
+        kinds = self.events.write()
         self._connection.commit()
-        if happened:
-            self._committed()
+        if kinds:
+            self._committed(kinds)
 
 
 class Database:
@@ -94,15 +94,15 @@ class Database:
             else self.engine.execution_options(isolation_level="REPEATABLE READ")
         )
         self._writer: AbstractContextManager[Any] = Lock() if self.is_sqlite else nullcontext()
-        self._listeners: list[Callable[[], None]] = []
+        self._listeners: list[Callable[[Collection[str]], None]] = []
         self._inode: int | None = None
         if self.is_sqlite:
             event.listen(self.engine, "connect", _set_up_sqlite)
             event.listen(self.engine, "begin", _begin_sqlite)
             event.listen(self.engine, "first_connect", self._note_file)
 
-    def when_events(self, listener: Callable[[], None]) -> None:
-        """Have this called, in the thread that commits, after each unit of work with events."""
+    def when_events(self, listener: Callable[[Collection[str]], None]) -> None:
+        """Have this called with their kinds, in the thread that commits, after a unit of work with events."""
         self._listeners.append(listener)
 
     @contextmanager
@@ -139,9 +139,9 @@ class Database:
         except FileNotFoundError:
             return None
 
-    def _notify(self) -> None:
+    def _notify(self, kinds: Collection[str]) -> None:
         for listener in self._listeners:
-            listener()
+            listener(kinds)
 
 
 def describe_failure(error: SQLAlchemyError) -> str:

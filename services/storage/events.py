@@ -5,14 +5,28 @@ commit out of order, and a stream that was resumed after a number would miss tho
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy import Connection, bindparam, delete, insert, select, update
 
 from services.storage.rows import as_dataclass
 from services.storage.tables import event_counter, events
+
+_TAKE_NUMBERS = (
+    update(event_counter)
+    .values(last_number=event_counter.c.last_number + bindparam("how_many"))
+    .returning(event_counter.c.last_number)
+)
+_LAST_NUMBER = select(event_counter.c.last_number)
+_ADD = insert(events)
+_AFTER = (
+    select(events)
+    .where(events.c.number > bindparam("position"))
+    .order_by(events.c.number)
+    .limit(bindparam("most"))
+)
 
 
 @dataclass(frozen=True)
@@ -54,30 +68,29 @@ class Events:
         """Note what this transaction changes."""
         self._recorded.append(NewEvent(kind, now, task_id, round_id, client_id, data))
 
-    def write(self) -> bool:
-        """Number and keep what was recorded. Comes last in a transaction: others wait for the numbers."""
+    def write(self) -> set[str]:
+        """Number and keep what was recorded; of which kinds it is.
+
+        Comes last in a transaction: others wait for the numbers.
+        """
         if not self._recorded:
-            return False
-        last: int = self._connection.execute(
-            update(event_counter)
-            .values(last_number=event_counter.c.last_number + len(self._recorded))
-            .returning(event_counter.c.last_number)
-        ).scalar_one()
+            return set()
+        last: int = self._connection.execute(_TAKE_NUMBERS, {"how_many": len(self._recorded)}).scalar_one()
         first = last - len(self._recorded) + 1
-        rows = [{"number": number, **asdict(event)} for number, event in enumerate(self._recorded, first)]
-        self._connection.execute(insert(events), rows)
+        rows = [{"number": number, **vars(event)} for number, event in enumerate(self._recorded, first)]
+        self._connection.execute(_ADD, rows)
         self._recorded = []
-        return True
+        return {row["kind"] for row in rows}
 
     def last_number(self) -> int:
         """The number of the newest event; 0 if there is none."""
-        last: int = self._connection.execute(select(event_counter.c.last_number)).scalar_one()
+        last: int = self._connection.execute(_LAST_NUMBER).scalar_one()
         return last
 
     def after(self, number: int, most: int) -> Sequence[Event]:
         """The events that follow a number, so many at the most."""
-        query = select(events).where(events.c.number > number).order_by(events.c.number).limit(most)
-        return [as_dataclass(Event, row) for row in self._connection.execute(query)]
+        rows = self._connection.execute(_AFTER, {"position": number, "most": most})
+        return [as_dataclass(Event, row) for row in rows]
 
     def forget_before(self, moment: datetime, most: int) -> int:
         """Remove the oldest events, so many at the most; how many they were."""

@@ -6,16 +6,37 @@ that was thought dead and comes back changes nothing.
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, func, insert, or_, select, update
+from sqlalchemy import Connection, bindparam, func, insert, or_, select, update
 
 from services.domain.jobs import Job, JobKind, JobState
 from services.storage.ids import new_id
-from services.storage.rows import as_dataclass
+from services.storage.rows import as_dataclass, change_where, with_values
 from services.storage.tables import jobs
 
 MAX_ATTEMPTS = 3
+
+_ADD = insert(jobs)
+_JOB = with_values(select(jobs), jobs.c.job_id)
+_CLAIM = (
+    change_where(jobs, jobs.c.job_id)
+    .where(jobs.c.state == JobState.WAITING)
+    .values(state=JobState.LEASED, attempts=jobs.c.attempts + 1, token=jobs.c.token + 1)
+    .values(lease_expires_at=bindparam("until"))
+)
+_UNDER_LEASE = change_where(jobs, jobs.c.job_id, jobs.c.token).where(jobs.c.state == JobState.LEASED)
+_EXPIRED = (
+    select(jobs)
+    .where(jobs.c.state == JobState.LEASED, jobs.c.lease_expires_at <= bindparam("now"))
+    .order_by(jobs.c.serial)
+)
+_UNTOLD = jobs.c.published_at.is_(None)
+_TO_PUBLISH = (
+    select(jobs)
+    .where(jobs.c.state == JobState.WAITING, or_(_UNTOLD, jobs.c.published_at <= bindparam("told_before")))
+    .order_by(_UNTOLD.desc(), jobs.c.serial)
+    .limit(bindparam("most"))
+)
 
 
 class Jobs:
@@ -48,27 +69,17 @@ class Jobs:
             "token": 0,
             "created_at": now,
         }
-        self._connection.execute(insert(jobs), row)
-        return self._one(jobs.c.job_id == job_id)
+        self._connection.execute(_ADD, row)
+        return as_dataclass(Job, self._connection.execute(_JOB, {"job_id": job_id}).one())
 
     def get(self, job_id: str) -> Job | None:
         """One job."""
-        row = self._connection.execute(select(jobs).where(jobs.c.job_id == job_id)).one_or_none()
+        row = self._connection.execute(_JOB, {"job_id": job_id}).one_or_none()
         return as_dataclass(Job, row) if row else None
 
     def claim(self, job_id: str, now: datetime, lease: timedelta) -> Job | None:
         """Take a waiting job; none if somebody else has it or it is over."""
-        waiting = (jobs.c.job_id == job_id) & (jobs.c.state == JobState.WAITING)
-        taken = self._connection.execute(
-            update(jobs)
-            .where(waiting)
-            .values(
-                state=JobState.LEASED,
-                attempts=jobs.c.attempts + 1,
-                token=jobs.c.token + 1,
-                lease_expires_at=now + lease,
-            )
-        )
+        taken = self._connection.execute(_CLAIM, {"of_job_id": job_id, "until": now + lease})
         return self.get(job_id) if taken.rowcount else None
 
     def renew(self, claimed: Job, now: datetime, lease: timedelta) -> bool:
@@ -92,7 +103,7 @@ class Jobs:
             state=JobState.WAITING,
             lease_expires_at=None,
             published_at=None,
-            attempts=jobs.c.attempts - 1,
+            attempts=claimed.attempts - 1,
         )
 
     def give_up(self, claimed: Job, error: str, now: datetime) -> bool:
@@ -103,14 +114,12 @@ class Jobs:
 
     def expired(self, now: datetime) -> list[Job]:
         """Leased jobs whose worker has not been heard of in time."""
-        return self._all(select(jobs).where(jobs.c.state == JobState.LEASED, jobs.c.lease_expires_at <= now))
+        return [as_dataclass(Job, row) for row in self._connection.execute(_EXPIRED, {"now": now})]
 
     def to_publish(self, now: datetime, again_after: timedelta, most: int) -> list[Job]:
         """Waiting jobs that no worker has been told of, then those told of long ago: that may be lost."""
-        untold = jobs.c.published_at.is_(None)
-        due = or_(untold, jobs.c.published_at <= now - again_after)
-        query = select(jobs).where(jobs.c.state == JobState.WAITING, due)
-        return self._all(query.order_by(untold.desc()).limit(most))
+        due = {"told_before": now - again_after, "most": most}
+        return [as_dataclass(Job, row) for row in self._connection.execute(_TO_PUBLISH, due)]
 
     def mark_published(self, job_ids: Sequence[str], now: datetime) -> None:
         """Remember that workers have been told."""
@@ -141,12 +150,5 @@ class Jobs:
         return oldest
 
     def _under_lease(self, claimed: Job, **values: object) -> bool:
-        ours = (jobs.c.job_id == claimed.job_id) & (jobs.c.token == claimed.token)
-        change = update(jobs).where(ours, jobs.c.state == JobState.LEASED).values(**values)
-        return bool(self._connection.execute(change).rowcount)
-
-    def _one(self, condition: ColumnElement[bool]) -> Job:
-        return as_dataclass(Job, self._connection.execute(select(jobs).where(condition)).one())
-
-    def _all(self, query: Select[Any]) -> list[Job]:
-        return [as_dataclass(Job, row) for row in self._connection.execute(query.order_by(jobs.c.serial))]
+        ours = {"of_job_id": claimed.job_id, "of_token": claimed.token}
+        return bool(self._connection.execute(_UNDER_LEASE, ours | values).rowcount)

@@ -2,14 +2,18 @@
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
 
-from sqlalchemy import Connection, Select, insert, select, update
+from sqlalchemy import Connection, insert, select, update
 
 from services.access import ApiKey
 from services.errors import KeyNotFoundError
-from services.storage.rows import Page, Paging, as_dataclass, count
+from services.storage.rows import Page, Paging, as_dataclass, count, with_values
 from services.storage.tables import api_keys, clients
+
+_KEYS = select(api_keys, clients.c.client_id).outerjoin_from(
+    api_keys, clients, clients.c.serial == api_keys.c.client_serial
+)
+_VALID_KEY = with_values(_KEYS.where(api_keys.c.revoked_at.is_(None)), api_keys.c.key_id)
 
 
 class Keys:
@@ -35,13 +39,12 @@ class Keys:
 
     def find(self, key_id: str) -> ApiKey | None:
         """A key that has not been revoked."""
-        query = _keys().where(api_keys.c.key_id == key_id, api_keys.c.revoked_at.is_(None))
-        row = self._connection.execute(query).one_or_none()
+        row = self._connection.execute(_VALID_KEY, {"key_id": key_id}).one_or_none()
         return as_dataclass(ApiKey, row) if row else None
 
     def page(self, paging: Paging) -> Page[ApiKey]:
         """All keys, the newest first."""
-        query = _keys().order_by(api_keys.c.created_at.desc(), api_keys.c.key_id)
+        query = _KEYS.order_by(api_keys.c.created_at.desc(), api_keys.c.key_id)
         rows = self._connection.execute(paging.of(query))
         return Page([as_dataclass(ApiKey, row) for row in rows], count(self._connection, select(api_keys)))
 
@@ -50,9 +53,3 @@ class Keys:
         change = update(api_keys).where(api_keys.c.key_id == key_id, api_keys.c.revoked_at.is_(None))
         if not self._connection.execute(change.values(revoked_at=now)).rowcount:
             raise KeyNotFoundError(key_id)
-
-
-def _keys() -> Select[Any]:
-    return select(api_keys, clients.c.client_id).outerjoin_from(
-        api_keys, clients, clients.c.serial == api_keys.c.client_serial
-    )

@@ -32,11 +32,12 @@ class Blob:
 class IncomingBlob:
     """A file that is still arriving; what was written can be read at ``path`` at once, until it is kept."""
 
-    def __init__(self, file: io.FileIO, path: Path, root: Path) -> None:
+    def __init__(self, file: io.FileIO, path: Path, root: Path, written_down: set[Path]) -> None:
         self.path = path
         self.size_bytes = 0
         self._file = file
         self._root = root
+        self._written_down = written_down
         self._hash = hashlib.sha256()
 
     @property
@@ -64,9 +65,11 @@ class IncomingBlob:
             except FileNotFoundError:
                 self.path.rename(target)
         self.path.unlink(missing_ok=True)
-        # Both, and in either case: another process may have made them, and not have got as far as here.
+        # Even if the file was there: another process may have put it there, and not have got as far as here.
         _sync_directory(target.parent)
-        _sync_directory(self._root)
+        if target.parent not in self._written_down:
+            _sync_directory(self._root)
+            self._written_down.add(target.parent)
         return Blob(self.digest, self.size_bytes)
 
 
@@ -93,6 +96,7 @@ class LocalModelStore:
     def __init__(self, root: Path) -> None:
         self._root = root
         self._incoming = root / "incoming"
+        self._written_down: set[Path] = set()  # directories that a loss of power will not undo
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._incoming.mkdir(mode=0o700, exist_ok=True)
         _sync_directory(root.parent)
@@ -104,7 +108,7 @@ class LocalModelStore:
         path = Path(name)
         try:
             with io.FileIO(descriptor, "wb") as file:
-                yield IncomingBlob(file, path, self._root)
+                yield IncomingBlob(file, path, self._root, self._written_down)
         finally:
             path.unlink(missing_ok=True)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from sqlalchemy import Connection, Row, Select, delete, func, insert, select, update
+from sqlalchemy import Connection, Row, Select, bindparam, delete, func, insert, select, update
 
 from services.domain.rounds import (
     OPEN_STATES,
@@ -22,7 +22,15 @@ from services.domain.rounds import (
 from services.errors import RoundNotFoundError
 from services.storage.ids import new_id
 from services.storage.model_store import Blob
-from services.storage.rows import Page, Paging, as_dataclass, count, insert_tuples
+from services.storage.rows import (
+    Page,
+    Paging,
+    as_dataclass,
+    change_where,
+    count,
+    insert_tuples,
+    with_values,
+)
 from services.storage.tables import candidates, clients, rounds, slots, tasks, updates
 
 
@@ -35,6 +43,26 @@ class StoredUpdate:
     size_bytes: int
     data_samples: int
     received_at: datetime
+
+
+_ROUNDS = select(rounds, tasks.c.task_id).join_from(rounds, tasks, tasks.c.serial == rounds.c.task_serial)
+_ROUND = with_values(_ROUNDS, rounds.c.round_id)
+_ID_OF = with_values(select(rounds.c.round_id), rounds.c.serial)
+_TASK_ID_OF = with_values(
+    select(tasks.c.task_id).join_from(rounds, tasks, tasks.c.serial == rounds.c.task_serial),
+    rounds.c.round_id,
+)
+_IN_STATES = _ROUNDS.where(rounds.c.state.in_(bindparam("states", expanding=True))).order_by(rounds.c.serial)
+_OPEN_OF = with_values(_ROUNDS.where(rounds.c.state.in_(OPEN_STATES)), rounds.c.task_serial)
+_CHANGE = change_where(rounds, rounds.c.serial)
+_SLOTS = with_values(select(slots), slots.c.round_serial).order_by(slots.c.order)
+_SLOT = with_values(select(slots), slots.c.round_serial, slots.c.client_id)
+_PENDING_SLOTS = with_values(
+    select(func.count()).where(slots.c.outcome == SlotOutcome.PENDING), slots.c.round_serial
+)
+_CHANGE_SLOT = change_where(slots, slots.c.round_serial, slots.c.client_id)
+_UPDATE = with_values(select(updates), updates.c.round_serial, updates.c.client_id)
+_ADD_UPDATE = insert(updates)
 
 
 class Rounds:
@@ -60,21 +88,26 @@ class Rounds:
 
     def get(self, round_id: str) -> Round:
         """One round."""
-        row = self._connection.execute(_rounds().where(rounds.c.round_id == round_id)).one_or_none()
+        row = self._connection.execute(_ROUND, {"round_id": round_id}).one_or_none()
         if row is None:
             raise RoundNotFoundError(round_id)
         return as_dataclass(Round, row)
 
+    def task_id_of(self, round_id: str) -> str:
+        """The id of a round's task."""
+        task_id: str | None = self._connection.execute(_TASK_ID_OF, {"round_id": round_id}).scalar()
+        if task_id is None:
+            raise RoundNotFoundError(round_id)
+        return task_id
+
     def id_of(self, serial: int) -> str:
         """The id of a round."""
-        round_id: str = self._connection.execute(
-            select(rounds.c.round_id).where(rounds.c.serial == serial)
-        ).scalar_one()
+        round_id: str = self._connection.execute(_ID_OF, {"serial": serial}).scalar_one()
         return round_id
 
     def change(self, round_: Round, **values: object) -> Round:
         """Set columns of a round whose task this transaction has locked."""
-        self._connection.execute(update(rounds).where(rounds.c.serial == round_.serial).values(**values))
+        self._connection.execute(_CHANGE, {"of_serial": round_.serial, **values})
         return replace(round_, **values)  # type: ignore[arg-type]
 
     def page(
@@ -86,7 +119,7 @@ class Rounds:
         client_id: str | None = None,
     ) -> Page[Round]:
         """Rounds, newest first; of a task, in a state, or with a slot for a client."""
-        query = _rounds()
+        query = _ROUNDS
         if task_id is not None:
             query = query.where(tasks.c.task_id == task_id)
         if state is not None:
@@ -98,18 +131,16 @@ class Rounds:
 
     def of_task(self, task_serial: int) -> list[Round]:
         """All rounds of a task, in order."""
-        return self._all(_rounds().where(rounds.c.task_serial == task_serial))
+        return self._all(_ROUNDS.where(rounds.c.task_serial == task_serial))
 
     def open_of(self, task_serial: int) -> Round | None:
         """The task's round that is not over."""
-        found = self._all(
-            _rounds().where(rounds.c.task_serial == task_serial, rounds.c.state.in_(OPEN_STATES))
-        )
-        return found[0] if found else None
+        row = self._connection.execute(_OPEN_OF, {"task_serial": task_serial}).one_or_none()
+        return as_dataclass(Round, row) if row else None
 
     def last_of(self, task_serial: int) -> Round | None:
         """The task's newest round."""
-        query = _rounds().where(rounds.c.task_serial == task_serial).order_by(rounds.c.number.desc()).limit(1)
+        query = _ROUNDS.where(rounds.c.task_serial == task_serial).order_by(rounds.c.number.desc()).limit(1)
         row = self._connection.execute(query).one_or_none()
         return as_dataclass(Round, row) if row else None
 
@@ -122,11 +153,12 @@ class Rounds:
         wanting = ((rounds.c.state == RoundState.REQUESTING) & rounds.c.serial.in_(asked)) | (
             rounds.c.state.in_(UPLOAD_STATES) & rounds.c.serial.in_(pending)
         )
-        return self._all(_rounds().where(wanting))
+        return self._all(_ROUNDS.where(wanting))
 
     def in_states(self, *states: RoundState) -> list[Round]:
         """All rounds in these states."""
-        return self._all(_rounds().where(rounds.c.state.in_(states)))
+        rows = self._connection.execute(_IN_STATES, {"states": states})
+        return [as_dataclass(Round, row) for row in rows]
 
     def set_candidates(self, round_: Round, asked: Sequence[Candidate]) -> None:
         """Record the candidates, in place of those recorded before."""
@@ -179,19 +211,19 @@ class Rounds:
 
     def slots(self, round_serial: int) -> list[Slot]:
         """The slots in upload order."""
-        query = select(slots).where(slots.c.round_serial == round_serial).order_by(slots.c.order)
-        return [as_dataclass(Slot, row) for row in self._connection.execute(query)]
+        rows = self._connection.execute(_SLOTS, {"round_serial": round_serial})
+        return [as_dataclass(Slot, row) for row in rows]
 
     def slot(self, round_serial: int, client_id: str) -> Slot | None:
         """A client's slot."""
-        query = select(slots).where(slots.c.round_serial == round_serial, slots.c.client_id == client_id)
-        row = self._connection.execute(query).one_or_none()
+        of_client = {"round_serial": round_serial, "client_id": client_id}
+        row = self._connection.execute(_SLOT, of_client).one_or_none()
         return as_dataclass(Slot, row) if row else None
 
     def change_slot(self, round_serial: int, client_id: str, **values: object) -> None:
         """Set columns of a slot."""
-        of_client = (slots.c.round_serial == round_serial) & (slots.c.client_id == client_id)
-        self._connection.execute(update(slots).where(of_client).values(**values))
+        of_client = {"of_round_serial": round_serial, "of_client_id": client_id}
+        self._connection.execute(_CHANGE_SLOT, of_client | values)
 
     def settle_slots(self, round_serial: int) -> None:
         """Give every pending slot its outcome: nothing more is accepted."""
@@ -202,10 +234,8 @@ class Rounds:
 
     def pending_slots(self, round_serial: int) -> int:
         """How many slots have no outcome yet."""
-        query = select(func.count()).where(
-            slots.c.round_serial == round_serial, slots.c.outcome == SlotOutcome.PENDING
-        )
-        return self._connection.execute(query).scalar_one()
+        pending: int = self._connection.execute(_PENDING_SLOTS, {"round_serial": round_serial}).scalar_one()
+        return pending
 
     def add_update(
         self, round_serial: int, client_id: str, blob: Blob, data_samples: int, now: datetime
@@ -219,14 +249,12 @@ class Rounds:
             "data_samples": data_samples,
             "received_at": now,
         }
-        self._connection.execute(insert(updates), row)
+        self._connection.execute(_ADD_UPDATE, row)
 
     def update_of(self, round_serial: int, client_id: str) -> StoredUpdate | None:
         """A client's accepted update."""
-        query = select(updates).where(
-            updates.c.round_serial == round_serial, updates.c.client_id == client_id
-        )
-        row = self._connection.execute(query).one_or_none()
+        of_client = {"round_serial": round_serial, "client_id": client_id}
+        row = self._connection.execute(_UPDATE, of_client).one_or_none()
         return as_dataclass(StoredUpdate, row) if row else None
 
     def updates(self, round_serial: int) -> list[StoredUpdate]:
@@ -246,10 +274,6 @@ class Rounds:
 
 def _candidate(row: Row[Any]) -> Candidate:
     return Candidate(*(getattr(row, name) for name in Candidate._fields))
-
-
-def _rounds() -> Select[Any]:
-    return select(rounds, tasks.c.task_id).join_from(rounds, tasks, tasks.c.serial == rounds.c.task_serial)
 
 
 def _rounds_with(client_id: str) -> Select[Any]:

@@ -1,7 +1,12 @@
-"""Rows as dataclasses, pages of them, and lists of numbers as tables."""
+"""Rows as dataclasses, pages of them, and lists of numbers as tables.
+
+Statements that are run often are built once, with places for their values: to build one takes SQLAlchemy
+three times as long as to run it.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from functools import cache
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
@@ -9,15 +14,20 @@ import numpy.typing as npt
 from sqlalchemy import (
     ARRAY,
     BigInteger,
+    Column,
     ColumnElement,
     Connection,
     FromClause,
     Row,
     Select,
+    Table,
+    Update,
+    bindparam,
     cast,
     column,
     func,
     select,
+    update,
 )
 
 if TYPE_CHECKING:
@@ -30,7 +40,22 @@ _T = TypeVar("_T")
 def as_dataclass(kind: type[_D], row: Row[Any], **given: object) -> _D:
     """A dataclass from the columns of the same names."""
     values = row._mapping  # noqa: SLF001 - SQLAlchemy's public name
-    return kind(**{f.name: values[f.name] for f in fields(kind) if f.name not in given}, **given)
+    return kind(**{name: values[name] for name in _field_names(kind) if name not in given}, **given)
+
+
+@cache
+def _field_names(kind: "type[DataclassInstance]") -> tuple[str, ...]:
+    return tuple(field.name for field in fields(kind))
+
+
+def with_values(query: Select[Any], *columns: Column[Any]) -> Select[Any]:
+    """The rows of a query with these values, which are given under the names of the columns."""
+    return query.where(*(one == bindparam(one.name) for one in columns))
+
+
+def change_where(table: Table, *columns: Column[Any]) -> Update:
+    """Set the columns that values are given for, in the rows whose ``of_`` columns have these values."""
+    return update(table).where(*(one == bindparam(f"of_{one.name}") for one in columns))
 
 
 @dataclass(frozen=True)

@@ -5,15 +5,24 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, insert, select, update
+from sqlalchemy import Connection, Row, insert, select, update
 
 from services.domain.evaluation import Evaluation, Score
+from services.domain.rounds import OPEN_STATES
 from services.domain.tasks import Task, TaskState, TaskTerms
 from services.errors import ModelNotFoundError, TaskNotFoundError
 from services.storage.ids import new_id
 from services.storage.model_store import Blob
-from services.storage.rows import Page, Paging, as_dataclass, count
-from services.storage.tables import evaluation_parts, evaluations, model_versions, tasks, trainings, updates
+from services.storage.rows import Page, Paging, as_dataclass, change_where, count, with_values
+from services.storage.tables import (
+    evaluation_parts,
+    evaluations,
+    model_versions,
+    rounds,
+    tasks,
+    trainings,
+    updates,
+)
 
 
 @dataclass(frozen=True)
@@ -24,6 +33,15 @@ class ModelVersion:
     digest: str
     size_bytes: int
     created_at: datetime
+
+
+_TASK = with_values(select(tasks), tasks.c.task_id)
+# Not FOR UPDATE: that would also hold up the reports that refer to the task.
+_LOCKED_TASK = _TASK.with_for_update(key_share=True)
+_ID_OF = with_values(select(tasks.c.task_id), tasks.c.serial)
+_RUNNING = select(tasks).where(tasks.c.state == TaskState.RUNNING).order_by(tasks.c.serial)
+_CHANGE = change_where(tasks, tasks.c.serial)
+_MODEL = with_values(select(model_versions), model_versions.c.task_serial, model_versions.c.version)
 
 
 class Tasks:
@@ -48,10 +66,8 @@ class Tasks:
 
     def get(self, task_id: str, *, lock: bool = False) -> Task:
         """One task; with ``lock`` nobody else changes it, or anything that is part of it, meanwhile."""
-        query = select(tasks).where(tasks.c.task_id == task_id)
-        # Not FOR UPDATE: that would also hold up the reports that refer to the task.
-        locked = query.with_for_update(key_share=True) if lock else query
-        row = self._connection.execute(locked).one_or_none()
+        query = _LOCKED_TASK if lock else _TASK
+        row = self._connection.execute(query, {"task_id": task_id}).one_or_none()
         if row is None:
             raise TaskNotFoundError(task_id)
         return _task(row)
@@ -69,22 +85,17 @@ class Tasks:
 
     def id_of(self, serial: int) -> str:
         """The id of a task."""
-        task_id: str = self._connection.execute(
-            select(tasks.c.task_id).where(tasks.c.serial == serial)
-        ).scalar_one()
+        task_id: str = self._connection.execute(_ID_OF, {"serial": serial}).scalar_one()
         return task_id
 
     def running(self) -> list[Task]:
         """Those that may want another round."""
-        return self._all(select(tasks).where(tasks.c.state == TaskState.RUNNING))
+        return [_task(row) for row in self._connection.execute(_RUNNING)]
 
     def change(self, task: Task, **values: object) -> Task:
         """Set columns of a task that this transaction has locked."""
-        self._connection.execute(update(tasks).where(tasks.c.serial == task.serial).values(**values))
+        self._connection.execute(_CHANGE, {"of_serial": task.serial, **values})
         return replace(task, **values)  # type: ignore[arg-type]
-
-    def _all(self, query: Select[Any]) -> list[Task]:
-        return [_task(row) for row in self._connection.execute(query.order_by(tasks.c.serial))]
 
 
 class Models:
@@ -105,20 +116,24 @@ class Models:
 
     def get(self, task_serial: int, version: int) -> ModelVersion:
         """One version."""
-        query = select(model_versions).where(
-            model_versions.c.task_serial == task_serial, model_versions.c.version == version
-        )
-        row = self._connection.execute(query).one_or_none()
+        of_version = {"task_serial": task_serial, "version": version}
+        row = self._connection.execute(_MODEL, of_version).one_or_none()
         if row is None:
             raise ModelNotFoundError(version)
         return as_dataclass(ModelVersion, row)
 
     def referenced(self, digests: Collection[str]) -> set[str]:
-        """Which of these files something refers to."""
-        found: set[str] = set()
-        for table in (model_versions, updates, trainings):
-            query = select(table.c.digest).where(table.c.digest.in_(digests))
-            found.update(self._connection.execute(query).scalars())
+        """Which of these files are still of use: models, and what came from clients of rounds under way.
+
+        What one client sent is nobody's business once it is part of a model, nor is there room for all of it.
+        """
+        models = select(model_versions.c.digest).where(model_versions.c.digest.in_(digests))
+        found = set(self._connection.execute(models).scalars())
+        for table in (updates, trainings):
+            of_round = table.c.round_serial == rounds.c.serial
+            query = select(table.c.digest).join_from(table, rounds, of_round)
+            still_used = (table.c.digest.in_(digests), rounds.c.state.in_(OPEN_STATES))
+            found.update(self._connection.execute(query.where(*still_used)).scalars())
         return found
 
     def add_score(self, task: Task, version: int, part: int, score: Score) -> None:

@@ -16,7 +16,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from threading import Lock
@@ -60,7 +60,7 @@ def strike(where: str, job: Job, go_on: Callable[[], None] = lambda: None) -> No
 
 @dataclass(frozen=True)
 class FaultyWorkshop(Workshop):
-    job: Job
+    job: Job = field(kw_only=True)
 
     def keep(self, tensors: dict[str, Tensor]) -> Blob:
         blob = super().keep(tensors)

@@ -1,5 +1,6 @@
 """``/trainings``: a worker trains in a simulated client's place."""
 
+import hashlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -61,6 +62,15 @@ def test_a_trained_update_is_fetched_and_uploaded(here: Site) -> None:
         "training.done",
         "update.received",
     ]
+
+
+def test_an_update_that_was_deleted_after_its_round_is_said_to_be(here: Site) -> None:
+    opened, (client_id, *_) = started_round(here.service)
+    training_id = _ask(here.service, opened["round_id"], client_id).json()["training_id"]
+    assert here.worker.train(here.worker.claim(JobKind.TRAIN_CLIENT, training_id), seed=6)
+    here.worker.models.path_of(hashlib.sha256(make_model(6)).hexdigest()).unlink()
+    response = here.service.get(f"/trainings/{training_id}/update")
+    assert "deleted" in assert_problem(response, 409, "TRAINING_NOT_DONE")["detail"]
 
 
 def test_the_same_training_is_not_done_twice(here: Site) -> None:

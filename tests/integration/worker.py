@@ -20,7 +20,7 @@ class Worker:
 
     def __init__(self, database_url: str, model_store: Path) -> None:
         self.database = Database(database_url)
-        self._models = LocalModelStore(model_store)
+        self.models = LocalModelStore(model_store)
 
     def waiting(self, kind: JobKind, subject: str) -> list[Job]:
         """The jobs of this kind that nobody has claimed, about a task, a round or a training."""
@@ -86,7 +86,7 @@ class Worker:
         self.database.close()
 
     def _keep(self, content: bytes) -> Blob:
-        with self._models.receive() as incoming:
+        with self.models.receive() as incoming:
             incoming.write(content)
             return incoming.keep()
 

@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from services.domain.evaluation import Evaluation, Score
+from services.domain.rounds import RoundState
 from services.domain.tasks import Clock, SlotEnforcement, Task, TaskState
 from services.domain.trainings import TrainingState
 from services.errors import ModelNotFoundError, TaskNotFoundError
@@ -155,6 +156,9 @@ def test_a_file_is_referred_to_by_models_updates_and_trainings(database: Databas
         assert store.models.referenced(list(digests.values())) == {digests[name] for name in "123"}
         assert store.models.referenced([digests["4"]]) == set()
         assert store.models.referenced([]) == set()
+    with database.unit_of_work() as uow:
+        uow.rounds.change(busy.round_, state=RoundState.AGGREGATED, ended_at=NOW)
+        assert uow.models.referenced(list(digests.values())) == {digests["1"]}
 
 
 def test_a_model_that_was_replaced_is_no_longer_referred_to(database: Database) -> None:
