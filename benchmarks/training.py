@@ -3,12 +3,13 @@
 python -m benchmarks.training
 """
 
+import signal
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
@@ -24,6 +25,7 @@ from benchmarks.peers.turns import Times, Turn
 from services.learning.networks import build_network
 
 _NEARLY_NOTHING = Turn("optimised", samples=1, epochs=1)
+_NOTHING_AND_EVALUATION = Turn("optimised", samples=1, epochs=1, evaluates=True)
 _SMALL = Turn("optimised", samples=50, epochs=1)
 _FULL = Turn("optimised", samples=500, epochs=5)
 _OURS = "ours"
@@ -65,6 +67,7 @@ _ENTRIES = (
 )
 def main(*, runs: int, quick: bool, peers: bool, peers_dir: Path) -> None:
     """Measure, and print the ratios."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the contenders are ended too
     _check_network()
     console = Console()
     turn = _SMALL if quick else _FULL
@@ -84,10 +87,15 @@ def main(*, runs: int, quick: bool, peers: bool, peers_dir: Path) -> None:
         full = _interleave(console, contenders, _lanes(entries), turn, runs)
         without_bare = [(name, "optimised") for name in starts if name != "bare"]
         overhead = _interleave(console, contenders, without_bare, _NEARLY_NOTHING, runs)
+        # As Flower does it unless told otherwise: every client measures the new model.
+        by_default = [lane for lane in without_bare if lane[0] in {_OURS, "Flower"}]
+        evaluated = _interleave(console, contenders, by_default, _NOTHING_AND_EVALUATION, runs)
     table = _new_table(f"Training: {CLIENTS} clients × {turn.samples} samples × {turn.epochs} epochs")
     for row in (
         *_throughput_rows(entries, full, turn),
-        *_overhead_rows(overhead, startup_s),
+        *_overhead_rows("s per round with next to nothing to train", overhead),
+        *_overhead_rows("the same, and next to nothing to evaluate", evaluated),
+        *_startup_rows(startup_s),
         *_apart_rows(full[_OURS, "optimised"]),
     ):
         table.add_row(*row)
@@ -131,7 +139,7 @@ def _interleave(
     for run in range(runs):
         first = run % len(lanes)
         for name, loop in (*lanes[first:], *lanes[:first]):
-            took = contenders[name].do_round(Turn(loop, turn.samples, turn.epochs))
+            took = contenders[name].do_round(replace(turn, loop=loop))
             times[name, loop].append(took)
             console.print(
                 f"run {run + 1} of {runs}, {turn.samples} samples: {name}, {loop}: training "
@@ -165,7 +173,7 @@ def _throughput_rows(
         )
 
 
-def _overhead_rows(times: Mapping[Lane, Sequence[Times]], startup_s: Mapping[str, float]) -> Iterator[Row]:
+def _overhead_rows(label: str, times: Mapping[Lane, Sequence[Times]]) -> Iterator[Row]:
     ours_s = [run.round_s for run in times[_OURS, "optimised"]]
     for (name, _), runs in times.items():
         if name != _OURS:
@@ -173,12 +181,15 @@ def _overhead_rows(times: Mapping[Lane, Sequence[Times]], startup_s: Mapping[str
             ratio = _median_ratio(ours_s, beside_s)
             wanted = ("≤ 0.5", _holds(ratio <= 0.5)) if name == "Flower" else ("", "")
             yield (
-                f"s per round with next to nothing to train, beside {name}",
+                f"{label}, beside {name}",
                 f"{median(ours_s):.2f}",
                 f"{median(beside_s):.2f}",
                 f"{ratio:.2f}",
                 *wanted,
             )
+
+
+def _startup_rows(startup_s: Mapping[str, float]) -> Iterator[Row]:
     for name, seconds in startup_s.items():
         if name != _OURS:
             ratio = startup_s[_OURS] / seconds

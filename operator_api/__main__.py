@@ -12,7 +12,9 @@ _COMMANDS = {
     "serve": "operator_api.commands",
     "plan": "operator_api.commands",
     "worker": "trainer_worker.commands",
-    "demo": "operator_api.commands",
+    "simulate": "client_sim.commands",
+    "demo": "client_sim.commands",
+    "loadtest": "client_sim.commands",
 }
 
 

@@ -1,4 +1,4 @@
-"""Commands of the API: ``fedcs up``, ``fedcs serve``, ``fedcs plan``, ``fedcs demo``.
+"""Commands of the API: ``fedcs up``, ``fedcs serve``, ``fedcs plan``.
 
 Each imports what it needs when it runs, so that none waits for the packages of another.
 """
@@ -27,8 +27,8 @@ def up(host: str | None, port: int | None, data_dir: Path | None) -> None:
     Prints the URL and an operator key: that in FEDCS_OPERATOR_KEY, else one that is made at the first start
     and kept in the data directory. With FEDCS_BROKER_URL that broker is used and no Redis started.
     """
-    from operator_api.announcement import Announcement
     from operator_api.stack import has_trainer, run_stack
+    from services.announcement import Announcement
     from services.settings import EmbeddedSettings, load_settings
 
     settings = load_settings(EmbeddedSettings, host=host, port=port, data_dir=data_dir)
@@ -105,21 +105,3 @@ def plan(
         json_to.write(planned.model_dump_json(indent=2) + "\n")
     if not json_to or json_to.name != "-":
         print_plan(Console(), request, planned)
-
-
-@click.command()
-@click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Of the cell.")
-@click.option(
-    "--out",
-    default=Path("fedcs-demo"),
-    show_default=True,
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Where the pictures go.",
-)
-def demo(seed: int, out: Path) -> None:
-    """Start the service, plan a round of a cell like the paper's with every policy, and compare them."""
-    from rich.console import Console
-
-    from operator_api.demo import run_demo
-
-    run_demo(Console(), out, seed)

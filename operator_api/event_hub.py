@@ -6,14 +6,16 @@ database. Nobody who waits holds a thread or a connection.
 
 import asyncio
 import contextlib
-from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections import defaultdict, deque
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import contextmanager
 from itertools import islice
 
 import structlog
 from fastapi.concurrency import run_in_threadpool
 from sqlalchemy.exc import SQLAlchemyError
 
+from services.domain.rounds import RoundState
 from services.storage.database import Database
 from services.storage.events import Event
 
@@ -22,8 +24,10 @@ _FOLLOWED_POLL_S = 0.03
 """While somebody waits for events: workers commit theirs in other processes."""
 _BREATH_S = 0.01
 """Between two looks, so that many commits at once are read together."""
-_AT_HAND = 10_000
+_AT_HAND = 2_000
 _PAGE = 500
+_ASKING = {f"round.{state.value}" for state in (RoundState.REQUESTING, RoundState.SCHEDULED)}
+"""Only then is there something new for clients to do."""
 
 _log = structlog.get_logger(__name__)
 
@@ -36,7 +40,7 @@ class EventHub:
         self._recent: deque[Event] = deque(maxlen=_AT_HAND)
         self._last = 0
         self._news = asyncio.Event()
-        self._round_news = asyncio.Event()
+        self._waiting: defaultdict[str, set[asyncio.Event]] = defaultdict(set)
         self._poke = asyncio.Event()
         self._followers = 0
         self._closed = False
@@ -63,7 +67,8 @@ class EventHub:
     def close(self) -> None:
         """Let all who wait go: the process ends."""
         self._closed = True
-        self._wake(rounds=True)
+        self._tell_followers()
+        self._tell_clients(list(self._waiting))
 
     async def follow(self, after: int | None) -> AsyncIterator[Event]:
         """The events after a number and then those to come; from now on if there is no number."""
@@ -86,9 +91,17 @@ class EventHub:
         """Whether the process ends."""
         return self._closed
 
-    def next_round_change(self) -> asyncio.Event:
-        """What will be set when something happens to any round after now."""
-        return self._round_news
+    @contextmanager
+    def waiting(self, client_id: str) -> Iterator[asyncio.Event]:
+        """What will be set when a round begins to ask something of this client after now."""
+        change = asyncio.Event()
+        self._waiting[client_id].add(change)
+        try:
+            yield change
+        finally:
+            self._waiting[client_id].discard(change)
+            if not self._waiting[client_id]:
+                del self._waiting[client_id]
 
     async def wait(self, change: asyncio.Event, timeout_s: float) -> None:
         """Wait for a change, or for so long."""
@@ -110,15 +123,24 @@ class EventHub:
         if new:
             self._recent.extend(new)
             self._last = new[-1].number
-            self._wake(rounds=any(event.kind.startswith("round.") for event in new))
+            self._tell_followers()
+            asking = {event.round_id for event in new if event.kind in _ASKING and event.round_id}
+            if asking and self._waiting:
+                self._tell_clients(await run_in_threadpool(self._asked_by, asking))
         return len(new) == _PAGE
 
-    def _wake(self, *, rounds: bool) -> None:
+    def _tell_followers(self) -> None:
         self._news.set()
         self._news = asyncio.Event()
-        if rounds:
-            self._round_news.set()
-            self._round_news = asyncio.Event()
+
+    def _tell_clients(self, client_ids: Iterable[str]) -> None:
+        for client_id in client_ids:
+            for change in self._waiting.get(client_id, ()):
+                change.set()
+
+    def _asked_by(self, round_ids: Iterable[str]) -> list[str]:
+        with self._database.reading() as store:
+            return [one for round_id in round_ids for one in store.rounds.wanted_clients(round_id)]
 
     def _last_number(self) -> int:
         with self._database.reading() as store:

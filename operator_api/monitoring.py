@@ -7,7 +7,7 @@ this process is counted as it flows.
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -21,6 +21,7 @@ class Monitoring:
     def __init__(self, database: Database) -> None:
         self._registry = CollectorRegistry()
         self._registry.register(_States(database))
+        ProcessCollector(registry=self._registry)
         self._updates = Counter(
             "fedcs_updates", "Updates by what became of them.", ["outcome"], registry=self._registry
         )

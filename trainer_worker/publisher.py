@@ -44,15 +44,20 @@ class Publisher:
         self.has_broker = broker_url is not None
         self._app = make_app(broker_url)
         self._connection = self._app.connection_for_write()
+        self._knows_broker = False
+        """Else it may be another one than before, or have lost everything."""
 
     def publish_waiting(self, database: Database) -> None:
         """Tell of the jobs that no worker knows of, as far as can be seen; any may be told of twice."""
         if not self.has_broker:
             return
         now = datetime.now(UTC)
+        again_after = _PUBLISH_AGAIN if self._knows_broker else timedelta(0)
         with database.reading() as store:
-            jobs = store.jobs.to_publish(now, _PUBLISH_AGAIN, _MOST_AT_ONCE)
-        if not jobs or not (told := self._publish(jobs)):
+            jobs = store.jobs.to_publish(now, again_after, _MOST_AT_ONCE)
+        told = self._publish(jobs) if jobs else []
+        self._knows_broker = True
+        if not told:
             return
         with database.unit_of_work() as uow:
             uow.jobs.mark_published(told, now)
@@ -85,6 +90,7 @@ class Publisher:
                     retry=False,
                 )
         except (OperationalError, OSError) as error:
+            self._knows_broker = False
             self._connection.release()
             self._connection = self._app.connection_for_write()
             raise BrokerAwayError(str(error)) from error

@@ -66,13 +66,29 @@ def train(message: Message, context: Context) -> Message:
     return Message(content=content, reply_to=message)
 
 
+@client_app.evaluate()  # type: ignore[untyped-decorator]
+def evaluate(message: Message, context: Context) -> Message:
+    """One client measures the model, on a single image: only what surrounds it is of interest."""
+    network = paper_cnn()
+    network.load_state_dict(message.content["arrays"].to_torch_state_dict())
+    inputs, labels = client_images(int(context.node_config["partition-id"]), 1)
+    with torch.no_grad():
+        loss = torch.nn.functional.cross_entropy(network.eval()(inputs), labels)
+    metrics = MetricRecord({"num-examples": len(labels), "loss": loss.item()})
+    return Message(content=RecordDict({"metrics": metrics}), reply_to=message)
+
+
 @server_app.main()  # type: ignore[untyped-decorator]
 def serve(grid: Grid, _: Context) -> None:
     """One round for each turn."""
     arrays = ArrayRecord(paper_cnn().state_dict())
-    strategy = TimedAveraging(fraction_evaluate=0.0, min_train_nodes=CLIENTS, min_available_nodes=CLIENTS)
     output = answers()
     for turn in read_turns():
+        strategy = TimedAveraging(
+            fraction_evaluate=1.0 if turn.evaluates else 0.0,
+            min_train_nodes=CLIENTS,
+            min_available_nodes=CLIENTS,
+        )
         config = ConfigRecord({"loop": turn.loop, "samples": turn.samples, "epochs": turn.epochs})
         began = perf_counter()
         arrays = strategy.start(grid=grid, initial_arrays=arrays, num_rounds=1, train_config=config).arrays

@@ -13,11 +13,15 @@ from typing import TextIO
 
 @dataclass(frozen=True)
 class Turn:
-    """What a round trains: with which loop, on how many samples of each client, how often."""
+    """What a round trains: with which loop, on how many samples of each client, how often.
+
+    ``evaluates``: whether the model is measured as part of the round, where that can be left out.
+    """
 
     loop: str
     samples: int
     epochs: int
+    evaluates: bool = False
 
 
 @dataclass(frozen=True)

@@ -36,13 +36,14 @@ async def get_assignments(
     """Rounds that ask this client for its resources, or wait for its update. With `wait_s` a long poll."""
     assert principal.client_id is not None, "a client's key"
     until = time.monotonic() + wait_s
-    while True:
-        change = service.hub.next_round_change()
-        found = await run_in_threadpool(_assignments, service, principal.client_id)
-        left_s = until - time.monotonic()
-        if found.assignments or left_s <= 0 or service.hub.is_closed:
-            return found
-        await service.hub.wait(change, left_s)
+    with service.hub.waiting(principal.client_id) as change:
+        while True:
+            change.clear()
+            found = await run_in_threadpool(_assignments, service, principal.client_id)
+            left_s = until - time.monotonic()
+            if found.assignments or left_s <= 0 or service.hub.is_closed:
+                return found
+            await service.hub.wait(change, left_s)
 
 
 def _assignments(service: Service, client_id: str) -> AssignmentsResponse:

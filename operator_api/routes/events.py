@@ -4,6 +4,7 @@ from collections.abc import AsyncIterable
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Query
+from fastapi.concurrency import run_in_threadpool
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
@@ -11,6 +12,7 @@ from pydantic.json_schema import SkipJsonSchema
 from operator_api.dependencies import ServiceDep
 from operator_api.openapi import GUARDED, INVALID_REQUEST, Responses, problems
 from operator_api.security import Access, GuardedRoute, access
+from operator_api.service import Service
 from services.contract.events import EventResponse
 from services.contract.fields import RoundId, TaskId
 
@@ -39,8 +41,19 @@ async def follow_events(
         Header(description="Resume after this event; 0 for all that are kept."),
     ] = None,
 ) -> AsyncIterable[ServerSentEvent]:
-    """Server-sent events; the `id` of each is the number to resume after."""
+    """Server-sent events; the `id` of each is the number to resume after.
+
+    A new stream begins with an `id` alone: where it stands, to be resumed even if it breaks before an event.
+    """
+    if last_event_id is None:
+        last_event_id = await run_in_threadpool(_last_number, service)
+        yield ServerSentEvent(id=str(last_event_id))
     async for event in service.hub.follow(last_event_id):
         if task_id in (None, event.task_id) and round_id in (None, event.round_id):
             shown = EventResponse.model_validate(event)
             yield ServerSentEvent(raw_data=shown.model_dump_json(), event=event.kind, id=str(event.number))
+
+
+def _last_number(service: Service) -> int:
+    with service.database.reading() as store:
+        return store.events.last_number()

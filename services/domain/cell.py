@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from services.domain.radio import Placement, RadioModel, place_clients
+from services.domain.radio import PerClient, Placement, RadioModel, place_clients
 from services.domain.resources import ResourceReports
 
 PAPER_CLIENTS = 1000
@@ -24,7 +24,15 @@ class Cell:
 
     def draw_reports(self, clients: int, rng: np.random.Generator) -> ResourceReports:
         """Place the clients, and give each its radio, processor and data."""
-        distances_m = place_clients(clients, self.placement, rng, radius_m=self.radius_m)
+        return self.reports_at(self.place(clients, rng), rng)
+
+    def place(self, clients: int, rng: np.random.Generator) -> PerClient:
+        """How far from the base station each client is, in metres."""
+        return place_clients(clients, self.placement, rng, radius_m=self.radius_m)
+
+    def reports_at(self, distances_m: PerClient, rng: np.random.Generator) -> ResourceReports:
+        """Give clients at these distances their radio, processor and data."""
+        clients = len(distances_m)
         losses_db = self.radio.path_loss_db(distances_m) + self.radio.shadow_fading(clients, rng)
         return ResourceReports(
             throughput_bps=self.radio.throughput_bps(self.radio.snr_db(losses_db)),

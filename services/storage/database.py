@@ -27,8 +27,10 @@ from services.storage.rounds import Rounds
 from services.storage.tasks import Models, Tasks
 from services.storage.trainings import Trainings
 
-_POOL = {"pool_size": 16, "max_overflow": 48, "pool_timeout": 60}
-"""As many connections at the most as the API has threads, and some for the keeper and the writer."""
+_MOST_CONNECTIONS = 64
+"""As many as the API has threads, and some for the keeper and the writer."""
+_KEPT_CONNECTIONS = {"sqlite": _MOST_CONNECTIONS, "postgresql": 16}
+"""Others are closed after use. An open file costs little to keep; a process of PostgreSQL does not."""
 
 _SQLITE_DRIVERS = ("sqlite", "sqlite+pysqlite")
 _IN_MEMORY = (None, "", ":memory:")
@@ -85,7 +87,15 @@ class Database:
             raise SettingsError("FEDCS_DATABASE_URL: SQLite needs a file; use sqlite:///path/to/a/file")
         if not self.is_sqlite:
             parsed = parsed.set(drivername="postgresql+psycopg")
-        self.engine = create_engine(parsed, pool_pre_ping=not self.is_sqlite, **_POOL)
+        kept = _KEPT_CONNECTIONS[backend]
+        self.engine = create_engine(
+            parsed,
+            pool_pre_ping=not self.is_sqlite,
+            pool_size=kept,
+            max_overflow=_MOST_CONNECTIONS - kept,
+            pool_timeout=60,
+            pool_use_lifo=True,  # the fewer are in use, the fewer fill a cache of their own
+        )
         self._writing = self.engine.execution_options(writing=True)
         # As on SQLite, a reading transaction sees one state, not the newest with each statement.
         self._reading = (

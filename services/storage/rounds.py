@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from sqlalchemy import Connection, Row, Select, bindparam, delete, func, insert, select, update
+from sqlalchemy import Connection, Row, Select, bindparam, delete, func, insert, not_, or_, select, update
 
 from services.domain.rounds import (
     OPEN_STATES,
@@ -31,7 +31,7 @@ from services.storage.rows import (
     insert_tuples,
     with_values,
 )
-from services.storage.tables import candidates, clients, rounds, slots, tasks, updates
+from services.storage.tables import candidates, clients, resource_reports, rounds, slots, tasks, updates
 
 
 @dataclass(frozen=True)
@@ -144,15 +144,36 @@ class Rounds:
         row = self._connection.execute(query).one_or_none()
         return as_dataclass(Round, row) if row else None
 
+    def wanted_clients(self, round_id: str) -> list[str]:
+        """Of whom a round that has just been opened or scheduled wants something."""
+        round_ = self.get(round_id)
+        if round_.state is RoundState.REQUESTING:
+            return [one.client_id for one in self.candidates(round_.serial)]
+        return [slot.client_id for slot in self.slots(round_.serial)]
+
     def open_for(self, client_id: str) -> list[Round]:
         """Open rounds that want something of a client: a report, or the update of its pending slot."""
+        answered = (
+            select(resource_reports.c.serial)
+            .join_from(resource_reports, clients, clients.c.serial == resource_reports.c.client_serial)
+            .where(
+                clients.c.client_id == client_id,
+                resource_reports.c.received_at >= rounds.c.opened_at,
+                or_(
+                    resource_reports.c.task_serial.is_(None),
+                    resource_reports.c.task_serial == rounds.c.task_serial,
+                ),
+            )
+            .correlate(rounds)
+            .exists()
+        )
         asked = select(candidates.c.round_serial).where(
             candidates.c.client_id == client_id, candidates.c.outcome == CandidateOutcome.ASKED
         )
         pending = _rounds_with(client_id).where(slots.c.outcome == SlotOutcome.PENDING)
-        wanting = ((rounds.c.state == RoundState.REQUESTING) & rounds.c.serial.in_(asked)) | (
-            rounds.c.state.in_(UPLOAD_STATES) & rounds.c.serial.in_(pending)
-        )
+        wanting = (
+            (rounds.c.state == RoundState.REQUESTING) & rounds.c.serial.in_(asked) & not_(answered)
+        ) | (rounds.c.state.in_(UPLOAD_STATES) & rounds.c.serial.in_(pending))
         return self._all(_ROUNDS.where(wanting))
 
     def in_states(self, *states: RoundState) -> list[Round]:

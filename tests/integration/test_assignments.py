@@ -99,7 +99,7 @@ def test_a_client_may_have_several_tasks(service: httpx.Client) -> None:
 def test_in_the_report_window_clients_are_asked_for_a_report(service_on_each: httpx.Client) -> None:
     service, labels = service_on_each, {"cell": fresh_name("cell")}
     ((client_id, key),) = enrol(service, 1, labels).items()
-    task = create_task(service, labels=labels, report_window_s=0.6)
+    task = create_task(service, labels=labels, report_window_s=1.2)
     set_model(service, task["task_id"])
     opened = open_round(service, task["task_id"])
     assert _assignments(service, key) == [
@@ -112,6 +112,7 @@ def test_in_the_report_window_clients_are_asked_for_a_report(service_on_each: ht
     ]
     with as_client(service, key) as client:
         report(client, client_id)
+    assert _assignments(service, key) == []  # it has answered
     round_in_state(service, opened["round_id"], "scheduled")
     (assignment,) = _assignments(service, key)
     assert (assignment["kind"], assignment["round_id"]) == ("train", opened["round_id"])

@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from operator_api.announcement import Announcement, read_announcement
+from services.announcement import Announcement, read_announcement
 from tests.integration.plan_requests import cell, example
 from tests.running_service import OPERATOR_KEY
 
@@ -35,7 +35,7 @@ def fedcs(*arguments: str, stdin: str = "", **environment: str) -> subprocess.Co
 
 def test_help_lists_the_commands() -> None:
     shown = fedcs("--help").stdout
-    for command in ("up", "serve", "plan", "demo"):
+    for command in ("up", "serve", "plan", "worker", "simulate", "demo", "loadtest"):
         assert command in shown
         assert fedcs(command, "--help").returncode == 0
 
@@ -241,14 +241,6 @@ def _up_and_stop(data_dir: Path, stop: signal.Signals) -> tuple[Announcement, in
         process.send_signal(stop)
         process.communicate(timeout=20)
         return announced, process.returncode
-
-
-def test_demo_compares_the_policies_and_leaves_pictures(tmp_path: Path) -> None:
-    shown = fedcs("demo", "--out", str(tmp_path / "out"))
-    assert shown.returncode == 0, shown.stderr
-    for policy in ("fedcs", "optimal", "fedlim", "fl"):
-        assert policy in shown.stdout
-        assert (tmp_path / "out" / f"{policy}.png").stat().st_size > 1000
 
 
 def test_demo_says_why_the_service_did_not_start() -> None:

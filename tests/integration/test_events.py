@@ -78,6 +78,17 @@ def test_a_new_stream_tells_what_happens_from_now_on(service_on_each: httpx.Clie
         assert told[-1]["kind"] == "task.initializing"
 
 
+def test_a_new_stream_tells_where_it_stands(service: httpx.Client) -> None:
+    task_id = create_task(service)["task_id"]
+    last = events_until(service, "task.initializing", task_id=task_id)[-1]["number"]
+    with service.stream("GET", "/events", params={"task_id": task_id}, timeout=20) as response:
+        lines = response.iter_lines()
+        assert next(lines) == f"id: {last}"
+        assert not next(lines)
+        service.post(f"/tasks/{task_id}/cancel")
+        assert next(lines) == "event: task.cancelled"
+
+
 def test_nothing_is_missing_when_many_act_at_once(service_on_each: httpx.Client) -> None:
     service, tasks = service_on_each, 60
     last = events_until(service, "task.initializing", task_id=create_task(service)["task_id"])[-1]["number"]

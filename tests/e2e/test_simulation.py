@@ -1,0 +1,204 @@
+"""The simulator in simulated time against the real service, with real workers where something is trained."""
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Timer
+from urllib.parse import urlsplit
+
+import numpy as np
+import pytest
+
+from client_sim.api_client import AsyncApi
+from client_sim.results import RoundRecord
+from client_sim.scenario import Scenario, load_scenario
+from client_sim.simulated_run import SimulatedRun, run_simulated
+from client_sim.task_start import RunError
+from services.announcement import read_announcement
+from services.domain.candidates import draw_candidates
+from services.domain.resources import LocalWork, ResourceReports
+from services.domain.selection import POLICIES
+from services.protocol.client_selection import RoundTerms, select_clients
+from tests.integration.cell import fresh_name
+from tests.running_service import OPERATOR_KEY
+from tests.running_stack import Stack, running_stack
+
+FAST = {"operator_rate_limit": "1000000/minute", "client_rate_limit": "1000000/minute"}
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    with running_stack(tmp_path_factory.mktemp("stack"), "--processes", "2", **FAST) as found:
+        yield found
+
+
+def run(stack: Stack, scenario: Scenario, *, training: bool = False) -> SimulatedRun:
+    async def main() -> SimulatedRun:
+        async with AsyncApi(str(stack.service.base_url), OPERATOR_KEY) as api:
+            return await run_simulated(
+                api, scenario, name=fresh_name(), training=training, on_round=lambda _: None
+            )
+
+    return asyncio.run(main())
+
+
+def paper_cell(rounds: int, **changes: object) -> Scenario:
+    """The paper's cell; small stand-in updates, because only who sends them matters."""
+    scenario = load_scenario("paper-cifar-10")
+    return scenario.changed(rounds=rounds, clients=200, model_bytes=2000, **changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("policy", ["fedcs", "fedlim"])
+def test_clients_per_round_are_those_that_the_domain_selects(policy: str, stack: Stack) -> None:
+    simulated = run(stack, paper_cell(8, policy=policy, seed=3))
+    task = simulated.record.scenario.task
+    terms = RoundTerms(LocalWork(18_300_000, 5, 10), task.round_deadline_s, 0.0, 0.0)
+    expected = []
+    for number in range(1, 9):
+        dice = np.random.default_rng([3, number])
+        drawn = draw_candidates(200, task.request_fraction, dice)
+        all_reports = simulated.fleet.reports
+        reports = ResourceReports(
+            throughput_bps=all_reports.throughput_bps[drawn],
+            compute_samples_per_s=all_reports.compute_samples_per_s[drawn],
+            data_samples=all_reports.data_samples[drawn],
+            resource_blocks=all_reports.resource_blocks,
+        )
+        plan = select_clients(reports, terms, POLICIES[policy], [3, number])
+        expected.append(len(plan.schedule))
+    assert [record.received for record in simulated.record.rounds] == expected
+    assert all(record.late == record.dropped == record.rejected == 0 for record in simulated.record.rounds)
+    assert simulated.record.rounds[-1].elapsed_s == 8 * 180
+
+
+def test_the_late_share_is_that_of_the_model(stack: Stack) -> None:
+    """Against an independent Monte Carlo of the same schedules; both are counts with a known error."""
+    seen: list[tuple[int, list[float], list[float], float]] = []
+    scenario = paper_cell(25, uncertainty=0.2, seed=5)
+    simulated = run(stack, scenario)
+    late = sum(record.late for record in simulated.record.rounds)
+    received = sum(record.received for record in simulated.record.rounds)
+    assert late > 0
+    rounds = stack.service.get(
+        "/rounds", params={"task_id": simulated.record.task_id, "per_page": 100}
+    ).json()
+    for one in rounds:
+        schedule = stack.service.get(f"/rounds/{one['round_id']}/schedule").json()
+        slots = schedule["slots"]
+        seen.append(
+            (
+                len(slots),
+                [slot["update_s"] for slot in slots],
+                [slot["upload_s"] for slot in slots],
+                schedule["distribution_s"],
+            )
+        )
+        assert sum(slot["outcome"] == "late" for slot in slots) == next(
+            record.late for record in simulated.record.rounds if record.number == one["number"]
+        )
+    dice = np.random.default_rng(99)
+    totals = []
+    for _ in range(400):
+        total = 0
+        for count, updates, uploads, distribution_s in seen:
+            speeds = np.abs(dice.normal(1.0, 0.2, (2, count)))
+            free_s = 0.0
+            for update_s, upload_s, processor, radio in zip(updates, uploads, *speeds, strict=True):
+                free_s = max(free_s, update_s / processor) + upload_s / radio
+                total += distribution_s + free_s >= 180.0
+        totals.append(total)
+    assert abs(late - np.mean(totals)) < 4 * np.std(totals)
+    assert received + late == sum(count for count, *_ in seen)
+
+
+def test_dropouts_never_upload_and_the_round_goes_on_without_them(stack: Stack) -> None:
+    simulated = run(stack, paper_cell(6, dropout=0.5, seed=1))
+    rounds = simulated.record.rounds
+    assert sum(record.dropped for record in rounds) > 0
+    assert all(record.selected == record.received + record.dropped for record in rounds)
+
+
+def test_a_run_ends_with_its_task(stack: Stack) -> None:
+    scenario = Scenario.model_validate(
+        paper_cell(100).model_dump()
+        | {"rounds": None, "task": paper_cell(1).task.model_dump() | {"final_deadline_s": 400.0}}
+    )
+    record = run(stack, scenario).record
+    assert [one.elapsed_s for one in record.rounds] == [180.0, 360.0]
+    assert record.outcome == "The final deadline leaves no time for a round."
+
+
+def test_rounds_that_fail_are_rounds_too(stack: Stack) -> None:
+    scenario = paper_cell(2)
+    nobody_fits = scenario.task.model_copy(update={"round_deadline_s": 0.001})
+    record = run(stack, scenario.model_copy(update={"task": nobody_fits})).record
+    assert [(one.selected, one.received) for one in record.rounds] == [(0, 0), (0, 0)]
+
+
+def test_a_task_that_fails_ends_the_run_with_its_reason(stack: Stack) -> None:
+    scenario = load_scenario("small").changed(rounds=1, clients=10)
+    unknown = scenario.task.model_copy(update={"model": "no-such-network"})
+    with pytest.raises(RunError, match=r"failed: .*unknown network 'no-such-network'"):
+        run(stack, scenario.model_copy(update={"task": unknown}), training=True)
+
+
+def test_a_restart_of_everything_changes_nothing(stack: Stack, tmp_path: Path) -> None:
+    """The same run, undisturbed and disturbed, ends with the same models as far as their scores can tell."""
+    scenario = load_scenario("small").changed(rounds=3, clients=20)
+    undisturbed = run(stack, scenario, training=True)
+    with ExitStack() as running:
+        first = running.enter_context(up(tmp_path, port=0))
+
+        def restart() -> None:
+            first.process.terminate()
+            first.process.wait()
+            running.enter_context(up(tmp_path, port=urlsplit(first.url).port or 0))
+
+        def restart_during_the_second_round(record: RoundRecord) -> None:
+            if record.number == 1:
+                Timer(0.4, restart).start()
+
+        async def main() -> SimulatedRun:
+            async with AsyncApi(first.url, OPERATOR_KEY) as api:
+                return await run_simulated(
+                    api, scenario, name="fleet", training=True, on_round=restart_during_the_second_round
+                )
+
+        disturbed = asyncio.run(main())
+        assert first.process.returncode is not None
+    assert [_comparable(one) for one in disturbed.record.rounds] == [
+        _comparable(one) for one in undisturbed.record.rounds
+    ]
+
+
+@dataclass
+class Up:
+    url: str
+    process: subprocess.Popen[str]
+
+
+@contextmanager
+def up(data_dir: Path, port: int) -> Iterator[Up]:
+    """``fedcs up``."""
+    command = [sys.executable, "-m", "operator_api", "up", "--port", str(port), "--data-dir", str(data_dir)]
+    environment = os.environ | {"FEDCS_OPERATOR_KEY": OPERATOR_KEY}
+    with (
+        (data_dir / "up.log").open("a") as log,
+        subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=log, text=True) as process,
+    ):
+        try:
+            assert process.stdout is not None
+            announcement = read_announcement(process.stdout)
+            assert announcement is not None
+            yield Up(announcement.url, process)
+        finally:
+            process.terminate()
+
+
+def _comparable(record: RoundRecord) -> tuple[object, ...]:
+    return record.number, record.received, record.accuracy, record.loss, record.elapsed_s, record.duration_s

@@ -1,0 +1,168 @@
+"""``fedcs simulate`` and ``fedcs demo`` as a user calls them: what they leave, and how they end."""
+
+import csv
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.integration.rounds_setup import eventually
+from tests.running_service import OPERATOR_KEY
+from tests.running_stack import Stack, running_stack
+
+PICTURES = ("clients.png", "round-fedcs.png", "cell-fedcs.png", "round-fedlim.png", "cell-fedlim.png")
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    with running_stack(tmp_path_factory.mktemp("stack"), "--processes", "1") as found:
+        yield found
+
+
+def start(*arguments: str, **environment: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-m", "operator_api", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"COLUMNS": "120"} | environment,
+    )
+
+
+def simulate(url: object, *arguments: str, key: str = OPERATOR_KEY) -> tuple[int, str, str]:
+    options = ("--url", str(url), "--key", key, "--no-training", "--rounds", "2", *arguments)
+    with start("simulate", *options) as process:
+        output, errors = process.communicate(timeout=60)
+        return process.returncode, output, errors
+
+
+def test_two_policies_are_compared_and_leave_results_and_pictures(stack: Stack, tmp_path: Path) -> None:
+    out = tmp_path / "deep" / "out"
+    policies = ("--policy", "fedcs", "--policy", "fedlim")
+    code, shown, errors = simulate(stack.service.base_url, *policies, "--out", str(out), "--clients", "50")
+    assert code == 0, errors
+    for expected in ("fedcs", "fedlim", "clients per round", "Results and pictures"):
+        assert expected in shown
+    for picture in PICTURES:
+        assert (out / picture).read_bytes().startswith(b"\x89PNG")
+    runs = json.loads((out / "summary.json").read_text())["runs"]
+    assert [(run["policy"], run["rounds"], run["scenario"]["cell"]["clients"]) for run in runs] == [
+        ("fedcs", 2, 50),
+        ("fedlim", 2, 50),
+    ]
+    rows = list(csv.DictReader((out / "rounds.csv").read_text().splitlines()))
+    assert [(row["policy"], row["number"]) for row in rows] == [
+        ("fedcs", "1"),
+        ("fedcs", "2"),
+        ("fedlim", "1"),
+        ("fedlim", "2"),
+    ]
+    for run in runs:
+        of_run = [int(row["received"]) for row in rows if row["policy"] == run["policy"]]
+        assert run["clients_per_round"] == sum(of_run) / 2
+    assert runs[0]["clients_per_round"] > runs[1]["clients_per_round"]
+
+
+def assert_one_line(result: tuple[int, str, str], *parts: str) -> None:
+    code, _, errors = result
+    assert code == 1
+    assert errors.startswith("fedcs: "), errors
+    assert errors.count("\n") == 1, errors
+    for part in parts:
+        assert part in errors
+
+
+def test_nobody_answers() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    assert_one_line(simulate(f"http://127.0.0.1:{port}"), str(port), "Connection refused")
+
+
+def test_what_is_no_url() -> None:
+    assert_one_line(simulate("localhost:8000"), "'localhost:8000' is no URL of a service")
+
+
+def test_a_wrong_key(stack: Stack) -> None:
+    assert_one_line(simulate(stack.service.base_url, key="wrong"), "401 Unauthorized")
+
+
+def test_bad_scenarios(stack: Stack, tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text("name = 'mine'\n[cell]\nclients = 'many'\n")
+    assert_one_line(simulate(stack.service.base_url, "--scenario", str(file)), "mine.toml: cell.clients:")
+    assert_one_line(simulate(stack.service.base_url, "--scenario", "huge"), "no scenario 'huge'", "small")
+
+
+def test_results_that_cannot_be_written_are_found_out_before_the_run(stack: Stack, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    before = stack.service.get("/tasks").headers["x-total-count"]
+    out = tmp_path / "file" / "out"
+    assert_one_line(simulate(stack.service.base_url, "--out", str(out)), str(out), "Not a directory")
+    assert stack.service.get("/tasks").headers["x-total-count"] == before
+
+
+def test_without_a_key_it_says_which_is_missing() -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "FEDCS_OPERATOR_KEY"}
+    command = [sys.executable, "-m", "operator_api", "simulate"]
+    failed = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert failed.returncode == 2
+    assert "--key" in failed.stderr
+
+
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_leaves_no_open_task(stop: signal.Signals, stack: Stack, tmp_path: Path) -> None:
+    arguments = ("--url", str(stack.service.base_url), "--key", OPERATOR_KEY, "--no-training")
+    with start("simulate", *arguments, "--rounds", "100000", "--out", str(tmp_path / stop.name)) as process:
+        task = eventually(lambda: _running_task(stack.service))
+        process.send_signal(stop)
+        process.communicate(timeout=30)
+        assert process.returncode != 0
+    assert stack.service.get(f"/tasks/{task['task_id']}").json()["state"] == "cancelled"
+
+
+def _running_task(service: httpx.Client) -> dict[str, Any] | None:
+    (newest,) = service.get("/tasks", params={"per_page": 1}).json()
+    return newest if newest["state"] == "running" and newest["rounds"] > 2 else None
+
+
+@pytest.mark.parametrize(
+    ("moment", "stop"),
+    [("starting", signal.SIGINT), ("running", signal.SIGTERM), ("running", signal.SIGKILL)],
+)
+def test_an_interrupted_demo_leaves_no_process(stop: signal.Signals, moment: str, tmp_path: Path) -> None:
+    with start("demo", "--out", str(tmp_path)) as process:
+        assert process.stdout is not None
+        lines = iter(process.stdout.readline, "")
+        if moment == "running":
+            next(line for line in lines if "answers at" in line)
+        else:
+            eventually(lambda: len(_descendants(process.pid)) > 0 or None)
+        time.sleep(0.5)
+        started = _descendants(process.pid)
+        assert started
+        process.send_signal(stop)
+        process.communicate(timeout=60)
+        assert process.returncode != 0
+    eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in started) or None)
+
+
+def _descendants(pid: int) -> list[int]:
+    """All processes that this one has started, and those that they have."""
+    children = [int(child) for task in Path(f"/proc/{pid}/task").iterdir() for child in _children(task)]
+    return [one for child in children for one in (child, *_descendants(child))]
+
+
+def _children(task: Path) -> list[str]:
+    try:
+        return (task / "children").read_text().split()
+    except OSError:
+        return []
