@@ -19,7 +19,7 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	PIP_CONSTRAINT=constraints.txt $(BIN)/pip install --quiet --editable '.[dev,trainer]'
 	@touch $@
 
-demo: install ## Start the service, plan a round with every policy, compare them
+demo: install ## Start everything, train a small cell with FedCS and with FedLim, compare them
 	$(BIN)/fedcs demo
 
 test: install browser ## Run every test, in a real browser too; the domain must be covered to the last branch
@@ -50,6 +50,7 @@ bench: install ## Run the benchmarks: ratios against peers measured in the same 
 	$(BIN)/python -m benchmarks.uploads
 	$(BIN)/python -m benchmarks.round_opening
 	$(BIN)/python -m benchmarks.aggregation
+	$(BIN)/python -m benchmarks.simulation
 
 picture: install ## Draw the picture in the README again
 	$(BIN)/fedcs plan docs/examples/cell.csv --png docs/images/round.png

@@ -20,7 +20,7 @@ class Watched:
     complaints: list[str] = field(default_factory=list)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # no longer: while it is open, no other event loop can run in this process
 def browser() -> Iterator[Browser]:
     found = filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome")))
     path = next(found, None)

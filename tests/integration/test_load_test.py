@@ -67,7 +67,7 @@ def test_hundreds_of_clients_without_an_error(stack: Stack) -> None:
     assert figures[Operation.REPORT].count == 200 * 5
     assert sum(figures[Operation.REPORT].per_10_s) == 200 * 5
     assert figures[Operation.LONG_POLL].count >= 50
-    assert report.rounds == figures[Operation.OPEN_ROUND].count == figures[Operation.AGGREGATION].count >= 2
+    assert report.rounds == figures[Operation.OPEN_ROUND].count == figures[Operation.AGGREGATION].count >= 1
     assert figures[Operation.DOWNLOAD].count == figures[Operation.UPLOAD].count >= 10 * report.rounds
     assert not report.ended_early
 
