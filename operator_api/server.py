@@ -11,6 +11,7 @@ from types import FrameType
 import uvicorn
 
 from operator_api.app import create_app
+from operator_api.heap import keep_heap_small
 from operator_api.service import Service, bootstrap
 from services.errors import SettingsError
 from services.logs import set_up_logs
@@ -49,6 +50,7 @@ def run_api(
     """
     # uvicorn shuts down on SIGTERM and then raises it again, which is no reason to fail.
     signal.signal(signal.SIGTERM, _exit_quietly)
+    keep_heap_small()
     listening = _listen(settings.host, settings.port)
     host, port = listening.getsockname()[:2]
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}{settings.api_root}"
