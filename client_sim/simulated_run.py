@@ -21,6 +21,7 @@ from client_sim.task_start import await_ready, begin_task, cancelled_on_failure,
 from client_sim.together import together
 from services.contract.events import EventResponse
 from services.contract.rounds import RoundResponse, ScheduleResponse
+from services.contract.tasks import TaskResponse
 from services.domain.rounds import RoundState
 from services.domain.tasks import TaskState
 
@@ -86,9 +87,8 @@ class _Run:
             began_s = time.monotonic()
             opened = await self.api.send(calls.open_round(self.task_id))
             lost = await self._play_round(opened) if opened.state is not RoundState.FAILED else _Lost()
-            self.records.append(await self._record(opened, lost, began_s))
+            task = await self._record(opened, lost, began_s)
             on_round(self.records[-1])
-            task = await self.api.send(calls.get_task(self.task_id))
             if task.state is not TaskState.RUNNING:
                 return task.outcome or f"The task is {task.state.value}."
         return f"{len(self.records)} rounds were asked for."
@@ -169,14 +169,15 @@ class _Run:
     async def _next_of(self, *kinds: str, round_id: str | None = None) -> EventResponse:
         return await next_of(self.api, self.task_id, self.events, *kinds, round_id=round_id)
 
-    async def _record(self, opened: RoundResponse, lost: "_Lost", began_s: float) -> RoundRecord:
+    async def _record(self, opened: RoundResponse, lost: "_Lost", began_s: float) -> TaskResponse:
+        """Note how a round went; how the task stands after it."""
         ended = (await self.api.send(calls.newest_rounds(self.task_id, 1)))[0]
-        task = await self.api.send(calls.get_task(self.task_id))
         accuracy = loss = None
-        if ended.state is RoundState.AGGREGATED and task.dataset is not None:
+        if ended.state is RoundState.AGGREGATED and self.training:
             evaluated = await self._next_of("model.evaluated")
             accuracy, loss = evaluated.data["accuracy"], evaluated.data["loss"]
-        return RoundRecord(
+        task = await self.api.send(calls.get_task(self.task_id))
+        record = RoundRecord(
             number=opened.number,
             asked=opened.asked,
             selected=opened.selected,
@@ -190,6 +191,8 @@ class _Run:
             loss=loss,
             wall_s=time.monotonic() - began_s,
         )
+        self.records.append(record)
+        return task
 
 
 @dataclass(frozen=True)

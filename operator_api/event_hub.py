@@ -20,7 +20,7 @@ from services.storage.database import Database
 from services.storage.events import Event
 
 _POLL_S = 0.25
-_FOLLOWED_POLL_S = 0.03
+_FOLLOWED_POLL_S = 0.02
 """While somebody waits for events: workers commit theirs in other processes."""
 _BREATH_S = 0.01
 """Between two looks, so that many commits at once are read together."""

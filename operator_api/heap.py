@@ -4,7 +4,9 @@ import ctypes
 import sys
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
-_LARGE_BYTES = 128 * 1024
+_LARGE_BYTES = 512 * 1024
+"""More than what comes in one piece from the network, which is wanted again at once."""
+_SPARE_BYTES = 4 * 1024 * 1024
 
 
 def keep_heap_small() -> None:
@@ -16,5 +18,5 @@ def keep_heap_small() -> None:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None:
         mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
-        mallopt(_M_TRIM_THRESHOLD, _LARGE_BYTES)
+        mallopt(_M_TRIM_THRESHOLD, _SPARE_BYTES)
         mallopt(_M_ARENA_MAX, 2)
