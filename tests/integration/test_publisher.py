@@ -114,6 +114,18 @@ def test_where_no_message_waits_it_may_be_lost_and_is_sent_again(
     assert _told(broker) == [], "the time begins anew"
 
 
+def test_who_is_new_to_a_broker_tells_again_at_once_what_it_may_have_lost(
+    port: int, publisher: Publisher, broker: redis.Redis, database: Database
+) -> None:
+    waiting = [_new_job(database) for _ in range(3)]
+    publisher.publish_waiting(database)
+    broker.flushall()
+    Publisher(f"redis://127.0.0.1:{port}/0").publish_waiting(database)
+    assert _told(broker) == waiting
+    Publisher(f"redis://127.0.0.1:{port}/0").publish_waiting(database)
+    assert _told(broker) == waiting, "messages wait: nothing is lost"
+
+
 def test_each_queue_is_looked_at_for_itself(
     publisher: Publisher, broker: redis.Redis, database: Database
 ) -> None:
