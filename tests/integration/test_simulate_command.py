@@ -130,8 +130,8 @@ def test_an_interrupted_run_leaves_no_open_task(stop: signal.Signals, stack: Sta
 
 
 def _running_task(service: httpx.Client) -> dict[str, Any] | None:
-    (newest,) = service.get("/tasks", params={"per_page": 1}).json()
-    return newest if newest["state"] == "running" and newest["rounds"] > 2 else None
+    tasks = service.get("/tasks", params={"per_page": 1}).json()
+    return next((one for one in tasks if one["state"] == "running" and one["rounds"] > 2), None)
 
 
 @pytest.mark.parametrize(
@@ -166,3 +166,49 @@ def _children(task: Path) -> list[str]:
         return (task / "children").read_text().split()
     except OSError:
         return []
+
+
+def test_training_needs_a_data_set(stack: Stack, tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text(
+        "name = 'mine'\nrounds = 1\n[cell]\nclients = 2\n[task]\nround_deadline_s = 60\nclock = 'simulated'\n"
+    )
+    options = ("--url", str(stack.service.base_url), "--key", OPERATOR_KEY, "--scenario", str(file))
+    with start("simulate", *options, "--out", str(tmp_path / "out")) as process:
+        output, errors = process.communicate(timeout=60)
+    assert_one_line(
+        (process.returncode, output, errors), "task.dataset: needed for training", "--no-training"
+    )
+
+
+def load(url: object, *arguments: str) -> "subprocess.Popen[str]":
+    return start("loadtest", "--url", str(url), "--key", OPERATOR_KEY, "--long-polls", "0", *arguments)
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [(("--clients", "0"), "clients is 0"), (("--duration-s", "1"), "no time for a round")],
+)
+def test_a_load_that_makes_no_sense(options: tuple[str, ...], complaint: str, stack: Stack) -> None:
+    with load(stack.service.base_url, *options) as process:
+        output, errors = process.communicate(timeout=60)
+    assert_one_line((process.returncode, output, errors), complaint)
+
+
+def test_an_interrupted_load_test_still_reports(stack: Stack, tmp_path: Path) -> None:
+    out = tmp_path / "load.json"
+    with load(
+        stack.service.base_url, "--clients", "20", "--report-every-s", "1", "--out", str(out)
+    ) as process:
+        eventually(lambda: _load_task(stack.service))
+        process.send_signal(signal.SIGTERM)
+        output, errors = process.communicate(timeout=60)
+    assert process.returncode == 1, errors
+    assert "ended early" in output
+    assert json.loads(out.read_text())["ended_early"] is True
+    assert stack.service.get("/tasks", params={"per_page": 1}).json()[0]["state"] == "cancelled"
+
+
+def _load_task(service: httpx.Client) -> dict[str, Any] | None:
+    tasks = service.get("/tasks", params={"per_page": 1}).json()
+    return next((one for one in tasks if one["name"] == "load test" and one["rounds"] > 0), None)
