@@ -22,6 +22,11 @@ class Scope(StrEnum):
     CLIENT = "client"
     """One client, for itself."""
 
+    @property
+    def included(self) -> frozenset["Scope"]:
+        """What may be done with it: who acts may look."""
+        return frozenset({Scope.MANAGE, Scope.READ} if self is Scope.MANAGE else {self})
+
 
 @dataclass(frozen=True)
 class ApiKey:

@@ -19,9 +19,12 @@
     ├── UnacceptableError          understood, and refused
     │   ├── ScheduleTooLongError, BadTensorsError, DigestMismatchError
     │   └── ElapsedTimeError, IdempotencyKeyReusedError
+    ├── ModelFileMissingError      the database refers to a model that the store has lost
     ├── WorkImpossibleError        a worker cannot do this work, however often it tries
     │   └── NetworkError, DataSetError, ImportRefusedError
+    ├── ModelStoreAwayError        where model files are kept cannot be used now
     ├── TooLargeError              more bytes than allowed
+    ├── StorageFullError           there is no room to keep it
     └── TooManyRequestsError       this key has asked too often
 
 ``cause`` is the machine-readable name, ``example`` a message for the documentation. What an error means in
@@ -265,6 +268,16 @@ class IdempotencyKeyReusedError(UnacceptableError):
     example: ClassVar[str] = "The Idempotency-Key 'k1' was used for another request."
 
 
+class ModelFileMissingError(FedCSError):
+    """The store does not have a model file, though it should: it was lost, or restored from an older copy."""
+
+    cause: ClassVar[str] = "MODEL_FILE_MISSING"
+    example: ClassVar[str] = f"The model file {'0f' * 32} is missing; restore it from a backup."
+
+    def __init__(self, digest: str) -> None:
+        super().__init__(f"The model file {digest} is missing; restore it from a backup.")
+
+
 class WorkImpossibleError(FedCSError):
     """A worker cannot do this work, however often it tries; the message says what to do."""
 
@@ -283,11 +296,28 @@ class ImportRefusedError(WorkImpossibleError):
     """A network or data set of one's own may not or cannot be imported."""
 
 
+class ModelStoreAwayError(FedCSError):
+    """Where model files are kept cannot be used now; later it may."""
+
+    cause: ClassVar[str] = "MODEL_STORE_AWAY"
+    example: ClassVar[str] = "The model store s3://models cannot be used: connection refused."
+
+
 class TooLargeError(FedCSError):
     """More bytes than are allowed."""
 
     cause: ClassVar[str] = "BODY_TOO_LARGE"
     example: ClassVar[str] = "The body is larger than 67108864 bytes."
+
+
+class StorageFullError(FedCSError):
+    """There is no room to keep what came: the disk, or the database, is full."""
+
+    cause: ClassVar[str] = "STORAGE_FULL"
+    example: ClassVar[str] = "The service has no room left; nothing was kept."
+
+    def __init__(self) -> None:
+        super().__init__(self.example)
 
 
 class TooManyRequestsError(FedCSError):

@@ -35,5 +35,5 @@ def set_up_logs() -> None:
     handler.setFormatter(formatter)
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     logging.captureWarnings(capture=True)
-    for quiet in ("alembic", "httpx"):
+    for quiet in ("alembic", "botocore", "httpx"):
         logging.getLogger(quiet).setLevel(logging.WARNING)

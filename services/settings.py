@@ -9,6 +9,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from services.errors import SettingsError
 from services.operator_key import find_or_make_key
+from services.s3_place import S3Place, parse_s3_place
 
 _MIN_KEY_CHARACTERS = 24
 _MIN_DISTINCT_CHARACTERS = 8
@@ -39,6 +40,10 @@ def _split(value: object) -> object:
     return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
 
+def _store_place(value: object) -> object:
+    return parse_s3_place(value) if isinstance(value, str) and "://" in value else value
+
+
 OperatorKey = Annotated[SecretStr, AfterValidator(_strong_key)]
 Rate = Annotated[str, AfterValidator(_rate)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -54,9 +59,18 @@ class ProcessSettings(BaseSettings):
     database_url: str = Field(
         default_factory=lambda settings: f"sqlite:///{settings['data_dir']}/fedcs.sqlite"
     )
-    model_store: Path = Field(default_factory=lambda settings: settings["data_dir"] / "models")
+    model_store: Annotated[Path | S3Place, BeforeValidator(_store_place)] = Field(
+        default_factory=lambda settings: settings["data_dir"] / "models"
+    )
+    model_cache_bytes: Bytes = 8 * 1024**3
+    """Of copies that are kept on this machine, if the model store is on S3."""
     broker_url: str | None = None
     """Where workers are woken up; without one, jobs wait until there is."""
+
+    @property
+    def model_cache(self) -> Path:
+        """Where those copies are."""
+        return self.data_dir / "model-cache"
 
 
 class WorkerSettings(ProcessSettings):
@@ -69,6 +83,8 @@ class WorkerSettings(ProcessSettings):
     """What to compute on; the best there is, if not said."""
     allowed_imports: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)] = ()
     """Modules and packages from which tasks may name networks and data sets of their own."""
+    pulse_file: Path | None = None
+    """Touched every few seconds while the worker takes messages, for health checks."""
 
 
 class Settings(ProcessSettings):
@@ -83,6 +99,8 @@ class Settings(ProcessSettings):
     max_json_bytes: Bytes = 64 * 1024 * 1024
     max_model_bytes: Bytes = 512 * 1024 * 1024
     """Of an initial model or an update."""
+    max_connections: Annotated[int, Field(ge=1)] = 10_000
+    """At a time, in this process; a client that waits for an assignment is one."""
     min_free_disk_bytes: Annotated[int, Field(ge=0)] = 256 * 1024 * 1024
     client_rate_limit: Rate = "50/second"
     operator_rate_limit: Rate = "10000/second"

@@ -71,6 +71,14 @@ class RadioModel:
         bits_per_hz = np.log2(1.0 + 10.0 ** ((snrs_db - self.snr_loss_db) / 10.0))
         return self.bandwidth_hz * np.minimum(bits_per_hz, self.max_bits_per_hz)
 
+    def distance_m(self, throughputs_bps: PerClient) -> PerClient:
+        """How far away a throughput is reached, without fading; at the ceiling, so far or nearer."""
+        bits_per_hz = np.minimum(throughputs_bps / self.bandwidth_hz, self.max_bits_per_hz)
+        snrs_db = 10.0 * np.log10(np.expm1(bits_per_hz * math.log(2.0))) + self.snr_loss_db
+        losses_db = self.snr_db(np.zeros(1)) - snrs_db
+        distances_m: PerClient = 10.0 ** ((losses_db - self.path_loss_db(np.ones(1))) / 36.7)
+        return distances_m
+
 
 def place_clients(
     clients: int,

@@ -43,7 +43,7 @@ def move_round(
 
 def lock_round(store: Store, round_id: str) -> tuple[Task, Round]:
     """A round and its task, which nobody else changes until this transaction ends."""
-    task = store.tasks.get(store.rounds.task_id_of(round_id), lock=True)
+    task = store.tasks.lock_of_round(round_id)
     return task, store.rounds.get(round_id)
 
 

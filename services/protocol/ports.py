@@ -69,6 +69,10 @@ class TasksPort(Protocol):
         """One of them; with ``lock`` nobody else changes it, or anything that is part of it, meanwhile."""
         ...
 
+    def lock_of_round(self, round_id: str) -> Task:
+        """That of a round, which nobody else changes meanwhile."""
+        ...
+
     def id_of(self, serial: int) -> str:
         """The id of one."""
         ...
@@ -123,10 +127,6 @@ class RoundsPort(Protocol):
 
     def id_of(self, serial: int) -> str:
         """The id of one."""
-        ...
-
-    def task_id_of(self, round_id: str) -> str:
-        """The id of its task."""
         ...
 
     def change(self, round_: Round, **values: object) -> Round:

@@ -64,7 +64,7 @@ def elapsed_at(task: Task, now: datetime) -> float:
     """How much of the task's time has passed: by the wall clock, or what its rounds have cost."""
     if task.terms.clock is Clock.SIMULATED or task.first_round_at is None:
         return task.elapsed_s
-    return (now - task.first_round_at).total_seconds()
+    return max((now - task.first_round_at).total_seconds(), 0.0)  # clocks agree to a moment only
 
 
 def awaits_evaluation(store: Store, task: Task) -> bool:

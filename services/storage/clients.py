@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from sqlalchemy import Connection, Float, Select, String, cast, delete, func, insert, select
+from sqlalchemy import Connection, Float, Select, String, bindparam, cast, delete, func, insert, select
 from sqlalchemy.exc import IntegrityError
 
 from services.domain.rounds import SlotOutcome
@@ -17,6 +17,9 @@ from services.storage.rows import Page, Paging, count, numbers_table
 from services.storage.tables import client_labels, clients, slots
 
 _BATCH = 1000
+_SERIALS_OF = select(clients.c.client_id, clients.c.serial).where(
+    clients.c.client_id.in_(bindparam("client_ids", expanding=True))
+)
 
 
 @dataclass(frozen=True)
@@ -91,9 +94,8 @@ class Clients:
         """The serials of those that are enrolled."""
         found: dict[str, int] = {}
         for start in range(0, len(client_ids), _BATCH):
-            some = client_ids[start : start + _BATCH]
-            query = select(clients.c.client_id, clients.c.serial).where(clients.c.client_id.in_(some))
-            found.update((row.client_id, row.serial) for row in self._connection.execute(query))
+            some = {"client_ids": client_ids[start : start + _BATCH]}
+            found.update((row.client_id, row.serial) for row in self._connection.execute(_SERIALS_OF, some))
         return found
 
     def serials_with(self, labels: Mapping[str, str]) -> npt.NDArray[np.int64]:

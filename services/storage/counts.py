@@ -28,6 +28,33 @@ class StateCounts:
     """Of each task's newest evaluated model, by the task's id."""
 
 
+def _by(column: Column[Any]) -> Select[Any]:
+    return select(column, func.count()).group_by(column)
+
+
+_CLIENTS = select(func.count()).select_from(clients)
+_TASKS = _by(tasks.c.state)
+_ROUNDS = _by(rounds.c.state)
+_JOBS = _by(jobs.c.state)
+_OPEN_SLOTS = _by(slots.c.outcome).where(
+    slots.c.round_serial.in_(select(rounds.c.serial).where(rounds.c.state.in_(OPEN_STATES)))
+)
+_SELECTED = select(func.coalesce(func.sum(rounds.c.selected), 0))
+_NEWEST = (
+    select(evaluations.c.task_serial, func.max(evaluations.c.version).label("version"))
+    .group_by(evaluations.c.task_serial)
+    .subquery()
+)
+_ACCURACY = (
+    select(tasks.c.task_id, evaluations.c.accuracy)
+    .join_from(evaluations, tasks, tasks.c.serial == evaluations.c.task_serial)
+    .join(
+        _NEWEST,
+        (_NEWEST.c.task_serial == evaluations.c.task_serial) & (_NEWEST.c.version == evaluations.c.version),
+    )
+)
+
+
 class Counts:
     """The counts of a database."""
 
@@ -36,16 +63,14 @@ class Counts:
 
     def take(self) -> StateCounts:
         """Count now."""
-        open_rounds = select(rounds.c.serial).where(rounds.c.state.in_(OPEN_STATES))
-        of_open_rounds = _by(slots.c.outcome).where(slots.c.round_serial.in_(open_rounds))
         return StateCounts(
-            clients=self._number(select(func.count()).select_from(clients)),
-            tasks=self._counts(TaskState, _by(tasks.c.state)),
-            rounds=self._counts(RoundState, _by(rounds.c.state)),
-            jobs=self._counts(JobState, _by(jobs.c.state)),
-            open_slots=self._counts(SlotOutcome, of_open_rounds),
-            selected=self._number(select(func.coalesce(func.sum(rounds.c.selected), 0))),
-            accuracy=self._accuracy(),
+            clients=self._number(_CLIENTS),
+            tasks=self._counts(TaskState, _TASKS),
+            rounds=self._counts(RoundState, _ROUNDS),
+            jobs=self._counts(JobState, _JOBS),
+            open_slots=self._counts(SlotOutcome, _OPEN_SLOTS),
+            selected=self._number(_SELECTED),
+            accuracy={row.task_id: row.accuracy for row in self._connection.execute(_ACCURACY)},
         )
 
     def _number(self, query: Select[Any]) -> int:
@@ -55,24 +80,3 @@ class Counts:
         """Zero where there are none: an alarm cannot watch what is not there."""
         found = {row[0].value: row[1] for row in self._connection.execute(query)}
         return {kind.value: found.get(kind.value, 0) for kind in kinds}
-
-    def _accuracy(self) -> dict[str, float]:
-        newest = (
-            select(evaluations.c.task_serial, func.max(evaluations.c.version).label("version"))
-            .group_by(evaluations.c.task_serial)
-            .subquery()
-        )
-        query = (
-            select(tasks.c.task_id, evaluations.c.accuracy)
-            .join_from(evaluations, tasks, tasks.c.serial == evaluations.c.task_serial)
-            .join(
-                newest,
-                (newest.c.task_serial == evaluations.c.task_serial)
-                & (newest.c.version == evaluations.c.version),
-            )
-        )
-        return {row.task_id: row.accuracy for row in self._connection.execute(query)}
-
-
-def _by(column: Column[Any]) -> Select[Any]:
-    return select(column, func.count()).group_by(column)

@@ -37,6 +37,7 @@ _TO_PUBLISH = (
     .order_by(_UNTOLD.desc(), jobs.c.serial)
     .limit(bindparam("most"))
 )
+_OLDEST_UNPUBLISHED = select(func.min(jobs.c.created_at)).where(jobs.c.state == JobState.WAITING, _UNTOLD)
 
 
 class Jobs:
@@ -143,10 +144,7 @@ class Jobs:
 
     def oldest_unpublished(self) -> datetime | None:
         """Since when the longest waiting job has waited to be published."""
-        query = select(func.min(jobs.c.created_at)).where(
-            jobs.c.state == JobState.WAITING, jobs.c.published_at.is_(None)
-        )
-        oldest: datetime | None = self._connection.execute(query).scalar_one()
+        oldest: datetime | None = self._connection.execute(_OLDEST_UNPUBLISHED).scalar_one()
         return oldest
 
     def _under_lease(self, claimed: Job, **values: object) -> bool:

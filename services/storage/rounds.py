@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from sqlalchemy import Connection, Row, Select, bindparam, delete, func, insert, not_, or_, select, update
+from sqlalchemy import Connection, Row, bindparam, delete, func, insert, not_, or_, select, update
 
 from services.domain.rounds import (
     OPEN_STATES,
@@ -48,12 +48,35 @@ class StoredUpdate:
 _ROUNDS = select(rounds, tasks.c.task_id).join_from(rounds, tasks, tasks.c.serial == rounds.c.task_serial)
 _ROUND = with_values(_ROUNDS, rounds.c.round_id)
 _ID_OF = with_values(select(rounds.c.round_id), rounds.c.serial)
-_TASK_ID_OF = with_values(
-    select(tasks.c.task_id).join_from(rounds, tasks, tasks.c.serial == rounds.c.task_serial),
-    rounds.c.round_id,
-)
 _IN_STATES = _ROUNDS.where(rounds.c.state.in_(bindparam("states", expanding=True))).order_by(rounds.c.serial)
 _OPEN_OF = with_values(_ROUNDS.where(rounds.c.state.in_(OPEN_STATES)), rounds.c.task_serial)
+_ANSWERED = (
+    with_values(
+        select(resource_reports.c.serial)
+        .join_from(resource_reports, clients, clients.c.serial == resource_reports.c.client_serial)
+        .where(
+            resource_reports.c.received_at >= rounds.c.opened_at,
+            or_(
+                resource_reports.c.task_serial.is_(None),
+                resource_reports.c.task_serial == rounds.c.task_serial,
+            ),
+        ),
+        clients.c.client_id,
+    )
+    .correlate(rounds)
+    .exists()
+)
+_ASKED = with_values(
+    select(candidates.c.round_serial).where(candidates.c.outcome == CandidateOutcome.ASKED),
+    candidates.c.client_id,
+)
+_PENDING_OF = with_values(
+    select(slots.c.round_serial).where(slots.c.outcome == SlotOutcome.PENDING), slots.c.client_id
+)
+_OPEN_FOR = _ROUNDS.where(
+    ((rounds.c.state == RoundState.REQUESTING) & rounds.c.serial.in_(_ASKED) & not_(_ANSWERED))
+    | (rounds.c.state.in_(UPLOAD_STATES) & rounds.c.serial.in_(_PENDING_OF))
+).order_by(rounds.c.serial)
 _CHANGE = change_where(rounds, rounds.c.serial)
 _SLOTS = with_values(select(slots), slots.c.round_serial).order_by(slots.c.order)
 _SLOT = with_values(select(slots), slots.c.round_serial, slots.c.client_id)
@@ -93,13 +116,6 @@ class Rounds:
             raise RoundNotFoundError(round_id)
         return as_dataclass(Round, row)
 
-    def task_id_of(self, round_id: str) -> str:
-        """The id of a round's task."""
-        task_id: str | None = self._connection.execute(_TASK_ID_OF, {"round_id": round_id}).scalar()
-        if task_id is None:
-            raise RoundNotFoundError(round_id)
-        return task_id
-
     def id_of(self, serial: int) -> str:
         """The id of a round."""
         round_id: str = self._connection.execute(_ID_OF, {"serial": serial}).scalar_one()
@@ -125,13 +141,15 @@ class Rounds:
         if state is not None:
             query = query.where(rounds.c.state == state)
         if client_id is not None:
-            query = query.where(rounds.c.serial.in_(_rounds_with(client_id)))
+            with_client = select(slots.c.round_serial).where(slots.c.client_id == client_id)
+            query = query.where(rounds.c.serial.in_(with_client))
         rows = self._connection.execute(paging.of(query.order_by(rounds.c.serial.desc())))
         return Page([as_dataclass(Round, row) for row in rows], count(self._connection, query))
 
     def of_task(self, task_serial: int) -> list[Round]:
         """All rounds of a task, in order."""
-        return self._all(_ROUNDS.where(rounds.c.task_serial == task_serial))
+        query = _ROUNDS.where(rounds.c.task_serial == task_serial).order_by(rounds.c.serial)
+        return [as_dataclass(Round, row) for row in self._connection.execute(query)]
 
     def open_of(self, task_serial: int) -> Round | None:
         """The task's round that is not over."""
@@ -153,28 +171,8 @@ class Rounds:
 
     def open_for(self, client_id: str) -> list[Round]:
         """Open rounds that want something of a client: a report, or the update of its pending slot."""
-        answered = (
-            select(resource_reports.c.serial)
-            .join_from(resource_reports, clients, clients.c.serial == resource_reports.c.client_serial)
-            .where(
-                clients.c.client_id == client_id,
-                resource_reports.c.received_at >= rounds.c.opened_at,
-                or_(
-                    resource_reports.c.task_serial.is_(None),
-                    resource_reports.c.task_serial == rounds.c.task_serial,
-                ),
-            )
-            .correlate(rounds)
-            .exists()
-        )
-        asked = select(candidates.c.round_serial).where(
-            candidates.c.client_id == client_id, candidates.c.outcome == CandidateOutcome.ASKED
-        )
-        pending = _rounds_with(client_id).where(slots.c.outcome == SlotOutcome.PENDING)
-        wanting = (
-            (rounds.c.state == RoundState.REQUESTING) & rounds.c.serial.in_(asked) & not_(answered)
-        ) | (rounds.c.state.in_(UPLOAD_STATES) & rounds.c.serial.in_(pending))
-        return self._all(_ROUNDS.where(wanting))
+        rows = self._connection.execute(_OPEN_FOR, {"client_id": client_id})
+        return [as_dataclass(Round, row) for row in rows]
 
     def in_states(self, *states: RoundState) -> list[Round]:
         """All rounds in these states."""
@@ -288,14 +286,6 @@ class Rounds:
         )
         return [as_dataclass(StoredUpdate, row) for row in self._connection.execute(query)]
 
-    def _all(self, query: Select[Any]) -> list[Round]:
-        rows = self._connection.execute(query.order_by(rounds.c.serial))
-        return [as_dataclass(Round, row) for row in rows]
-
 
 def _candidate(row: Row[Any]) -> Candidate:
     return Candidate(*(getattr(row, name) for name in Candidate._fields))
-
-
-def _rounds_with(client_id: str) -> Select[Any]:
-    return select(slots.c.round_serial).where(slots.c.client_id == client_id)

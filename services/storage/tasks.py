@@ -5,12 +5,12 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, insert, select, update
+from sqlalchemy import Connection, Row, bindparam, insert, select, update
 
 from services.domain.evaluation import Evaluation, Score
 from services.domain.rounds import OPEN_STATES
 from services.domain.tasks import Task, TaskState, TaskTerms
-from services.errors import ModelNotFoundError, TaskNotFoundError
+from services.errors import ModelNotFoundError, RoundNotFoundError, TaskNotFoundError
 from services.storage.ids import new_id
 from services.storage.model_store import Blob
 from services.storage.rows import Page, Paging, as_dataclass, change_where, count, with_values
@@ -38,7 +38,12 @@ class ModelVersion:
 _TASK = with_values(select(tasks), tasks.c.task_id)
 # Not FOR UPDATE: that would also hold up the reports that refer to the task.
 _LOCKED_TASK = _TASK.with_for_update(key_share=True)
+_OF_ROUND = with_values(select(rounds.c.task_serial), rounds.c.round_id).scalar_subquery()
+_LOCKED_TASK_OF_ROUND = select(tasks).where(tasks.c.serial == _OF_ROUND).with_for_update(key_share=True)
 _ID_OF = with_values(select(tasks.c.task_id), tasks.c.serial)
+_SERIALS_OF = select(tasks.c.task_id, tasks.c.serial).where(
+    tasks.c.task_id.in_(bindparam("task_ids", expanding=True))
+)
 _RUNNING = select(tasks).where(tasks.c.state == TaskState.RUNNING).order_by(tasks.c.serial)
 _CHANGE = change_where(tasks, tasks.c.serial)
 _MODEL = with_values(select(model_versions), model_versions.c.task_serial, model_versions.c.version)
@@ -72,6 +77,13 @@ class Tasks:
             raise TaskNotFoundError(task_id)
         return _task(row)
 
+    def lock_of_round(self, round_id: str) -> Task:
+        """The task of a round; nobody else changes it, or anything that is part of it, meanwhile."""
+        row = self._connection.execute(_LOCKED_TASK_OF_ROUND, {"round_id": round_id}).one_or_none()
+        if row is None:
+            raise RoundNotFoundError(round_id)
+        return _task(row)
+
     def page(self, paging: Paging, state: TaskState | None) -> Page[Task]:
         """The tasks, newest first."""
         query = select(tasks) if state is None else select(tasks).where(tasks.c.state == state)
@@ -80,8 +92,8 @@ class Tasks:
 
     def serials_of(self, task_ids: Sequence[str]) -> dict[str, int]:
         """The serials of those that exist."""
-        query = select(tasks.c.task_id, tasks.c.serial).where(tasks.c.task_id.in_(task_ids))
-        return {row.task_id: row.serial for row in self._connection.execute(query)}
+        rows = self._connection.execute(_SERIALS_OF, {"task_ids": task_ids})
+        return {row.task_id: row.serial for row in rows}
 
     def id_of(self, serial: int) -> str:
         """The id of a task."""

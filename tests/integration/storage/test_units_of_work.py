@@ -2,10 +2,11 @@
 
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import event, text
 from sqlalchemy.exc import StatementError
 
 from services.errors import ClientNotFoundError, SettingsError
@@ -119,6 +120,23 @@ def test_readers_are_not_held_up_by_a_writer(database: Database) -> None:
         given.clients(uow, "a")
         with ThreadPoolExecutor(1) as pool:
             assert pool.submit(lambda: _number_of_clients(database)).result(timeout=5) == 0
+
+
+def test_sqlite_has_eight_connections_and_whoever_finds_none_free_waits_for_one(sqlite_url: str) -> None:
+    database = Database(sqlite_url)
+    opened: list[object] = []
+    event.listen(database.engine, "connect", lambda *connected: opened.append(connected))
+    with ExitStack() as readers, ThreadPoolExecutor(1) as pool:
+        held = [readers.enter_context(ExitStack()) for _ in range(8)]
+        for one in held:
+            one.enter_context(database.engine.connect())
+        other = pool.submit(lambda: database.engine.connect().close())
+        with pytest.raises(TimeoutError):
+            other.result(timeout=0.2)
+        held[0].close()
+        other.result(timeout=30)
+    assert len(opened) == 8
+    database.close()
 
 
 def test_sqlite_is_set_to_lose_nothing_and_to_keep_references(sqlite_url: str) -> None:
