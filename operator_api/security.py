@@ -1,4 +1,4 @@
-"""Who is calling, and what they may do: keys in the ``Authorization: Bearer`` header.
+"""Who is calling, and what they may do: keys, or tokens for them, in the ``Authorization: Bearer`` header.
 
 Every route says with ``access`` who may call it; the same words are in the OpenAPI document. It is enforced
 by the route's class, before the body is read: FastAPI would read and parse up to the limit of megabytes for
@@ -7,6 +7,7 @@ anyone, and only then ask the dependencies. A route that says nothing cannot be 
 
 import time
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from enum import StrEnum
 from typing import Any
 
@@ -14,20 +15,24 @@ import structlog
 from fastapi import HTTPException, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.routing import APIRoute
-from limits.storage import MemoryStorage
-from limits.strategies import FixedWindowRateLimiter
 
+from operator_api.access_tokens import AccessTokens, looks_like_token
 from operator_api.body_limit import with_body_limit
+from operator_api.failed_attempts import FailedAttempts
+from operator_api.rate_limit import RateLimit
 from services.access import ApiKey, Principal, Scope, digest_of, key_id_of, same_key
-from services.errors import NotAllowedError, TooManyRequestsError
+from services.errors import NotAllowedError
 from services.settings import Settings
 from services.storage.database import Database
 
 _KNOWN_FOR_S = 1.0
 """How long a key is not looked up again: so long at the most one that another process revoked still works."""
 _MOST_KNOWN = 100_000
+_MOST_CLIENT_JSON_BYTES = 64 * 1024
+"""Of those who are no operators: a report is small, and JSON takes many times its size to read."""
 
 SECURITY_SCHEME = "ApiKey"
+OAUTH_SCHEME = "OAuth2"
 UNAUTHENTICATED_DETAIL = "Send the header Authorization: Bearer KEY with a valid key."
 
 
@@ -51,46 +56,90 @@ _ALLOWS = {
 }
 
 
+_LEAST_SCOPE = {
+    Access.READ: Scope.READ,
+    Access.MANAGE: Scope.MANAGE,
+    Access.CLIENT: Scope.CLIENT,
+}
+
+
 def access(*who: Access) -> dict[str, Any]:
     """Say who may call a route, as its ``openapi_extra``."""
-    security: list[dict[str, list[str]]] = [] if Access.OPEN in who else [{SECURITY_SCHEME: []}]
+    security: list[dict[str, list[str]]] = []
+    if Access.OPEN not in who:
+        security = [{SECURITY_SCHEME: []}, *({OAUTH_SCHEME: [_LEAST_SCOPE[one].value]} for one in who)]
     return {"x-access": [one.value for one in who], "security": security}
 
 
+_OPERATOR = Principal("operator", Scope.MANAGE)
+"""The holder of ``FEDCS_OPERATOR_KEY``."""
+
+
 class Guard:
-    """Checks keys, what they are good for, and how often they come."""
+    """Checks keys and tokens, what they are good for, and how often they come."""
 
     def __init__(self, settings: Settings, database: Database) -> None:
+        self.tokens = AccessTokens(settings.operator_key)
+        self.failures = FailedAttempts()
         self._operator_digest = digest_of(settings.operator_key.get_secret_value())
         self._database = database
-        self._limiter = FixedWindowRateLimiter(MemoryStorage())
-        self._client_limit, self._operator_limit = settings.rate_limits
+        self._client_limit, self._operator_limit = map(RateLimit, settings.rate_limits)
         self._known: dict[str, tuple[float, ApiKey]] = {}
 
     async def identify(self, request: Request) -> Principal:
-        """The holder of the key that came with a request."""
-        principal = await self._holder(bearer_text(request))
+        """The holder of the key that came with a request, or that the token stands for that came."""
+        text = bearer_text(request)
+        principal = await self.holder(text) or await self._holder_by_token(text)
         if principal is None:
             raise HTTPException(401, UNAUTHENTICATED_DETAIL, headers={"WWW-Authenticate": "Bearer"})
-        self._count(principal)
+        self.count(principal)
         return principal
+
+    async def holder(self, text: str) -> Principal | None:
+        """The holder of a key; none if there is no such key, or it was revoked."""
+        if same_key(text, self._operator_digest):
+            return _OPERATOR
+        key = await self._valid_key(key_id_of(text))
+        return _holder(key) if key is not None and same_key(text, key.digest) else None
+
+    async def holder_of_id(self, key_id: str) -> Principal | None:
+        """The holder of a key whose text was seen earlier; none if it was revoked since."""
+        if key_id == _OPERATOR.key_id:
+            return _OPERATOR
+        key = await self._valid_key(key_id)
+        return None if key is None else _holder(key)
+
+    def sealing_text(self, request: Request, principal: Principal) -> str:
+        """What is the same for every request of a caller, and is not kept: its key.
+
+        The key of a token is not at hand, and the next token is another text; so it is what they share.
+        """
+        text = bearer_text(request)
+        return self.tokens.lasting_secret(principal.key_id) if looks_like_token(text) else text
+
+    def count(self, principal: Principal) -> None:
+        """Note that a key asks for something, and refuse one that asks too often."""
+        limit = self._client_limit if principal.scope is Scope.CLIENT else self._operator_limit
+        limit.count(principal.key_id)
 
     def forget(self) -> None:
         """Look every key up again: one was revoked here."""
         self._known = {}
 
-    async def _holder(self, text: str) -> Principal | None:
-        if same_key(text, self._operator_digest):
-            return Principal("operator", Scope.MANAGE)
-        key_id = key_id_of(text)
+    async def _holder_by_token(self, text: str) -> Principal | None:
+        claims = self.tokens.read(text)
+        holder = None if claims is None else await self.holder_of_id(claims.key_id)
+        if claims is None or holder is None or claims.scope not in holder.scope.included:
+            return None
+        return replace(holder, scope=claims.scope)
+
+    async def _valid_key(self, key_id: str | None) -> ApiKey | None:
         if key_id is None:
             return None
         read_at, key = self._known.get(key_id, (0.0, None))
         if time.monotonic() >= read_at + _KNOWN_FOR_S:
             key = await run_in_threadpool(self._look_up, key_id)
-        if key is None or not same_key(text, key.digest):
-            return None
-        return Principal(key.key_id, key.scope, key.client_id)
+        return key
 
     def _look_up(self, key_id: str) -> ApiKey | None:
         read_at = time.monotonic()
@@ -103,11 +152,9 @@ class Guard:
             known[key_id] = (read_at, key)
         return key
 
-    def _count(self, principal: Principal) -> None:
-        limit = self._client_limit if principal.scope is Scope.CLIENT else self._operator_limit
-        if not self._limiter.hit(limit, principal.key_id):
-            left_s = self._limiter.get_window_stats(limit, principal.key_id).reset_time - time.time()
-            raise TooManyRequestsError(f"This key may ask {limit}.", left_s)
+
+def _holder(key: ApiKey) -> Principal:
+    return Principal(key.key_id, key.scope, key.client_id)
 
 
 def bearer_text(request: Request) -> str:
@@ -136,18 +183,22 @@ class GuardedRoute(APIRoute):
 
         async def guarded(request: Request) -> Response:
             settings: Settings = request.app.state.service.settings
+            max_json_bytes = min(settings.max_json_bytes, _MOST_CLIENT_JSON_BYTES)
             if Access.OPEN not in allowed:
                 principal = await request.app.state.service.guard.identify(request)
-                _log_caller(principal)
+                log_caller(principal)
                 authorise(principal, allowed)
                 request.state.principal = principal
-            max_bytes = settings.max_model_bytes if self.takes_models else settings.max_json_bytes
+                if principal.scope is not Scope.CLIENT:
+                    max_json_bytes = settings.max_json_bytes
+            max_bytes = settings.max_model_bytes if self.takes_models else max_json_bytes
             return await handle(with_body_limit(request, max_bytes))
 
         return guarded
 
 
-def _log_caller(principal: Principal) -> None:
+def log_caller(principal: Principal) -> None:
+    """Name the caller in every line that is logged about the request."""
     client = {} if principal.client_id is None else {"client_id": principal.client_id}
     structlog.contextvars.bind_contextvars(caller=principal.key_id, **client)
 

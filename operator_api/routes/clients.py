@@ -2,7 +2,7 @@
 
 import secrets
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request, Response
@@ -129,7 +129,7 @@ def get_client(client_id: ClientPath, service: ServiceDep) -> ClientResponse:
 )
 def remove_client(client_id: ClientPath, service: ServiceDep) -> None:
     """Forget a client, its keys and its reports. Rounds do not wait for it any more; their record stays."""
-    now = datetime.now(UTC)
+    now = service.database.now()
     with service.database.unit_of_work() as uow:
         for round_ in uow.rounds.open_for(client_id):
             drop_client(uow, client_id, round_.round_id, now)

@@ -12,6 +12,7 @@ from operator_api.dependencies import ServiceDep
 from operator_api.openapi import GUARDED, NOT_READY, Responses, problems
 from operator_api.security import Access, GuardedRoute, access, authorise
 from operator_api.service import Service
+from services.errors import ModelStoreAwayError
 from services.storage.database import describe_failure
 from services.storage.migration import is_up_to_date
 
@@ -34,7 +35,13 @@ class Ready(BaseModel):
             "examples": [
                 {
                     "status": "ready",
-                    "checks": {"database": "ok", "migrations": "ok", "disk": "ok", "broker": "ok"},
+                    "checks": {
+                        "database": "ok",
+                        "migrations": "ok",
+                        "disk": "ok",
+                        "model_store": "ok",
+                        "broker": "ok",
+                    },
                 }
             ]
         }
@@ -58,6 +65,7 @@ def is_ready(service: ServiceDep) -> Ready:
         "database": _check_database(service),
         "migrations": "ok",
         "disk": _check_disk(service),
+        "model_store": _check_model_store(service),
         "broker": broker,
     }
     return Ready(status="ready" if broker == "ok" else "degraded", checks=checks)
@@ -107,11 +115,19 @@ def _check_database(service: Service) -> str:
 
 def _check_disk(service: Service) -> str:
     settings = service.settings
-    for directory in (settings.data_dir, settings.model_store):
+    for directory in (settings.data_dir, service.models.directory):
         try:
             free_bytes = shutil.disk_usage(directory).free
         except OSError as error:
             raise HTTPException(503, f"disk: {directory}: {error.strerror}") from error
         if free_bytes < settings.min_free_disk_bytes:
             raise HTTPException(503, f"disk: {free_bytes} bytes free, {settings.min_free_disk_bytes} wanted")
+    return "ok"
+
+
+def _check_model_store(service: Service) -> str:
+    try:
+        service.models.check()
+    except ModelStoreAwayError as error:
+        raise HTTPException(503, f"model store: {error}") from error
     return "ok"

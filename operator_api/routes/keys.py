@@ -1,7 +1,7 @@
 """``/keys``: keys for operators, and the end of any key."""
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Request, Response
@@ -77,6 +77,6 @@ def list_keys(
 def revoke_key(key_id: Annotated[KeyId, Path()], service: ServiceDep) -> None:
     """From now on the key is good for nothing. The one in `FEDCS_OPERATOR_KEY` can only be changed there."""
     with service.database.unit_of_work() as uow:
-        uow.keys.revoke(key_id, datetime.now(UTC))
+        uow.keys.revoke(key_id, service.database.now())
         uow.commit()
     service.guard.forget()

@@ -1,7 +1,6 @@
 """``/rounds``: opening and closing them, and looking at them."""
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Path, Query, Request, Response
@@ -172,6 +171,6 @@ def get_schedule(
 def close(round_id: RoundPath, service: ServiceDep, principal: PrincipalDep) -> RoundResponse:
     """End collection now and aggregate what arrived. To close a closed round changes nothing."""
     with service.database.unit_of_work() as uow:
-        answer = round_response(uow, close_round(uow, round_id, datetime.now(UTC)), principal)
+        answer = round_response(uow, close_round(uow, round_id, service.database.now()), principal)
         uow.commit()
     return answer

@@ -1,15 +1,14 @@
 """``/tasks``: what is trained, and how it goes."""
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path as FilePath
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request, Response
-from fastapi.concurrency import run_in_threadpool
 from pydantic.json_schema import SkipJsonSchema
 
 from operator_api.dependencies import OnceDep, PagingDep, ServiceDep
+from operator_api.elapsed_time import elapsed_at_end
 from operator_api.model_files import (
     MODEL_BODY,
     MODEL_FILE,
@@ -22,6 +21,7 @@ from operator_api.openapi import (
     GUARDED,
     INVALID_REQUEST,
     JSON_BODY,
+    MODEL_IN_BODY,
     RANGE_NOT_SATISFIABLE,
     links,
     problems,
@@ -40,16 +40,17 @@ from services.contract.tasks import (
 )
 from services.domain.evaluation import Evaluation
 from services.domain.rounds import Round, RoundState
-from services.domain.tasks import Clock, Task, TaskState
+from services.domain.tasks import Task, TaskState
 from services.errors import (
     BadTensorsError,
     DigestMismatchError,
     IdempotencyKeyReusedError,
     ModelExistsError,
+    ModelFileMissingError,
     ModelNotFoundError,
+    ModelStoreAwayError,
     TaskNotFoundError,
     TaskOverError,
-    TooLargeError,
 )
 from services.protocol.initialization import cancel_task, set_initial_model, start_task
 from services.storage.model_store import IncomingBlob
@@ -125,7 +126,7 @@ def get_task(task_id: TaskPath, service: ServiceDep) -> TaskResponse:
 def cancel(task_id: TaskPath, service: ServiceDep) -> TaskResponse:
     """End a task and its open round. To cancel a cancelled task changes nothing."""
     with service.database.unit_of_work() as uow:
-        task = cancel_task(uow, task_id, datetime.now(UTC))
+        task = cancel_task(uow, task_id, service.database.now())
         uow.commit()
     return task_response(task)
 
@@ -142,10 +143,12 @@ def get_metrics(task_id: TaskPath, service: ServiceDep) -> TaskMetrics:
         task = store.tasks.get(task_id)
         evaluations = store.models.evaluations(task.serial)
         rounds = store.rounds.of_task(task.serial)
-    elapsed_s = 0.0
+    timed_rounds, durations_s = 0, 0.0
     metrics = []
     for round_ in rounds:
-        elapsed_s = _elapsed_after(task, round_, elapsed_s)
+        if round_.duration_s is not None:
+            timed_rounds, durations_s = timed_rounds + 1, durations_s + round_.duration_s
+        elapsed_s = elapsed_at_end(task, round_.ended_at, timed_rounds, durations_s)
         metrics.append(_round_metrics(round_, elapsed_s, evaluations))
     return TaskMetrics(task_id=task_id, rounds=metrics)
 
@@ -157,13 +160,20 @@ def get_metrics(task_id: TaskPath, service: ServiceDep) -> TaskMetrics:
     response_class=Response,
     openapi_extra=access(Access.READ),
     responses=MODEL_FILE
-    | problems(*GUARDED, INVALID_REQUEST, TaskNotFoundError, ModelNotFoundError, RANGE_NOT_SATISFIABLE),
+    | problems(
+        *GUARDED,
+        INVALID_REQUEST,
+        TaskNotFoundError,
+        ModelNotFoundError,
+        RANGE_NOT_SATISFIABLE,
+        ModelFileMissingError,
+    ),
 )
 def download_initial_model(
     task_id: TaskPath, service: ServiceDep, if_none_match: IfNoneMatch = None
 ) -> Response:
     """The model that the first round begins with, as safetensors; with `ETag` and `Range`."""
-    return _send_model(service, task_id, 0, if_none_match)
+    return send_version(service, task_id, 0, if_none_match)
 
 
 @router.get(
@@ -172,7 +182,14 @@ def download_initial_model(
     response_class=Response,
     openapi_extra=access(Access.READ),
     responses=MODEL_FILE
-    | problems(*GUARDED, INVALID_REQUEST, TaskNotFoundError, ModelNotFoundError, RANGE_NOT_SATISFIABLE),
+    | problems(
+        *GUARDED,
+        INVALID_REQUEST,
+        TaskNotFoundError,
+        ModelNotFoundError,
+        RANGE_NOT_SATISFIABLE,
+        ModelFileMissingError,
+    ),
 )
 def download_model(
     task_id: TaskPath,
@@ -181,7 +198,7 @@ def download_model(
     if_none_match: IfNoneMatch = None,
 ) -> Response:
     """A version of the task's model, as safetensors; with `ETag` and `Range`."""
-    return _send_model(service, task_id, version, if_none_match)
+    return send_version(service, task_id, version, if_none_match)
 
 
 @uploads.put(
@@ -192,11 +209,11 @@ def download_model(
     responses=together(
         problems(
             *GUARDED,
-            INVALID_REQUEST,
+            *MODEL_IN_BODY,
             TaskNotFoundError,
             TaskOverError,
             ModelExistsError,
-            TooLargeError,
+            ModelStoreAwayError,
             BadTensorsError,
             DigestMismatchError,
         ),
@@ -214,12 +231,13 @@ async def upload_initial_model(
     content_digest: OptionalContentDigest = None,
 ) -> ModelVersionResponse:
     """Give the task its initial model, as safetensors. Until the first round it can be changed."""
-    await run_in_threadpool(_require_task, service, task_id)
-    max_bytes = service.settings.max_model_bytes
-    async with receive_model(
-        request, service.models, max_bytes=max_bytes, content_digest=content_digest
-    ) as blob:
-        return await run_in_threadpool(_keep_initial_model, service, task_id, blob)
+    return await receive_model(
+        request,
+        service.models,
+        admit=lambda: _admit_initial_model(service, task_id),
+        content_digest=content_digest,
+        finish=lambda blob: _keep_initial_model(service, task_id, blob),
+    )
 
 
 def task_response(task: Task) -> TaskResponse:
@@ -227,23 +245,26 @@ def task_response(task: Task) -> TaskResponse:
     return TaskResponse.model_validate(vars(task.terms) | vars(task))
 
 
-def _send_model(service: Service, task_id: str, version: int, if_none_match: str | None) -> Response:
+def send_version(service: Service, task_id: str, version: int, if_none_match: str | None) -> Response:
+    """A version of a task's model as a file."""
     with service.database.reading() as store:
         model = store.models.get(store.tasks.get(task_id).serial, version)
     return send_model(service.models.path_of(model.digest), model.digest, if_none_match)
 
 
-def _require_task(service: Service, task_id: str) -> None:
+def _admit_initial_model(service: Service, task_id: str) -> int:
+    """Refuse it now if nothing good can come of it; else how many bytes it may have."""
     with service.database.reading() as store:
         if (task := store.tasks.get(task_id)).is_over:
             raise TaskOverError(f"The task is {task.state}.")
+    return service.settings.max_model_bytes
 
 
 def _keep_initial_model(service: Service, task_id: str, incoming: IncomingBlob) -> ModelVersionResponse:
     check_model(incoming.path)
     blob = incoming.keep()
     with service.database.unit_of_work() as uow:
-        task = set_initial_model(uow, task_id, blob, datetime.now(UTC))
+        task = set_initial_model(uow, task_id, blob, service.database.now())
         version = uow.models.get(task.serial, 0)
         uow.commit()
     return ModelVersionResponse.model_validate(version)
@@ -255,16 +276,9 @@ def check_model(path: FilePath) -> None:
     check_finite(path)
 
 
-def _elapsed_after(task: Task, round_: Round, before_s: float) -> float:
-    if task.terms.clock is Clock.WALL:
-        assert task.first_round_at is not None, "it has a round"
-        return ((round_.ended_at or datetime.now(UTC)) - task.first_round_at).total_seconds()
-    if round_.duration_s is None:
-        return before_s
-    return before_s + (task.terms.round_deadline_s if task.terms.has_deadline else round_.duration_s)
-
-
-def _round_metrics(round_: Round, elapsed_s: float, evaluations: dict[int, Evaluation]) -> RoundMetrics:
+def _round_metrics(
+    round_: Round, elapsed_s: float | None, evaluations: dict[int, Evaluation]
+) -> RoundMetrics:
     made = round_.model_version + 1 if round_.state is RoundState.AGGREGATED else None
     evaluation = evaluations.get(made) if made is not None else None
     return RoundMetrics(
@@ -275,7 +289,7 @@ def _round_metrics(round_: Round, elapsed_s: float, evaluations: dict[int, Evalu
         selected=round_.selected,
         received=round_.received,
         duration_s=round_.duration_s,
-        elapsed_s=None if round_.is_open else elapsed_s,
+        elapsed_s=elapsed_s,
         model_version=made,
         accuracy=evaluation.accuracy if evaluation else None,
         loss=evaluation.loss if evaluation else None,

@@ -20,6 +20,7 @@ from services.contract.fields import TrainingId
 from services.contract.trainings import TrainingRequest, TrainingResponse
 from services.errors import (
     IdempotencyKeyReusedError,
+    ModelFileMissingError,
     NotSelectedError,
     RoundNotCollectingError,
     RoundNotFoundError,
@@ -97,6 +98,6 @@ def download_update(
         raise TrainingNotDoneError(f"The training is {training.state}.")
     try:
         path = service.models.path_of(training.digest)
-    except FileNotFoundError as error:
+    except ModelFileMissingError as error:
         raise TrainingNotDoneError("The round is over, and the update has been deleted.") from error
     return send_model(path, training.digest, if_none_match)

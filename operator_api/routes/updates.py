@@ -1,6 +1,6 @@
 """What selected clients do: fetch the model, upload the update."""
 
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Path, Request, Response
@@ -17,7 +17,14 @@ from operator_api.model_files import (
     receive_model,
     send_model,
 )
-from operator_api.openapi import GUARDED, INVALID_REQUEST, RANGE_NOT_SATISFIABLE, Responses, problems
+from operator_api.openapi import (
+    GUARDED,
+    INVALID_REQUEST,
+    MODEL_IN_BODY,
+    RANGE_NOT_SATISFIABLE,
+    Responses,
+    problems,
+)
 from operator_api.security import Access, GuardedRoute, ModelRoute, access, require_client
 from operator_api.service import Service
 from services.contract.fields import ClientId, Duration, RoundId
@@ -28,6 +35,8 @@ from services.errors import (
     DeadlinePassedError,
     DigestMismatchError,
     ElapsedTimeError,
+    ModelFileMissingError,
+    ModelStoreAwayError,
     NotSelectedError,
     RoundNotCollectingError,
     RoundNotFoundError,
@@ -61,7 +70,14 @@ SimulatedTime = Annotated[Duration | SkipJsonSchema[None], Header()]
     response_class=Response,
     openapi_extra=access(Access.READ, Access.CLIENT),
     responses=MODEL_FILE
-    | problems(*GUARDED, INVALID_REQUEST, NotSelectedError, RoundNotFoundError, RANGE_NOT_SATISFIABLE),
+    | problems(
+        *GUARDED,
+        INVALID_REQUEST,
+        NotSelectedError,
+        RoundNotFoundError,
+        RANGE_NOT_SATISFIABLE,
+        ModelFileMissingError,
+    ),
 )
 def download_round_model(
     round_id: RoundPath,
@@ -76,12 +92,13 @@ def download_round_model(
     client_id = principal.client_id
     with service.database.reading() as store:
         model, begins = hand_out_model(store, round_id, client_id)
+    path = service.models.path_of(model.digest)
     if begins:
         with service.database.unit_of_work() as uow:
-            begin_collection(uow, round_id, datetime.now(UTC))
+            begin_collection(uow, round_id, service.database.now())
             uow.commit()
     fetched = None if client_id is None else BackgroundTask(_note_fetched, service, round_id, client_id)
-    return send_model(service.models.path_of(model.digest), model.digest, if_none_match, fetched)
+    return send_model(path, model.digest, if_none_match, fetched)
 
 
 @uploads.put(
@@ -93,7 +110,7 @@ def download_round_model(
     responses=Responses({200: {"description": "The same update came before.", "model": UpdateResponse}})
     | problems(
         *GUARDED,
-        INVALID_REQUEST,
+        *MODEL_IN_BODY,
         NotSelectedError,
         RoundNotFoundError,
         DeadlinePassedError,
@@ -101,10 +118,11 @@ def download_round_model(
         SlotClosedError,
         RoundNotCollectingError,
         UpdateExistsError,
-        TooLargeError,
+        ModelStoreAwayError,
         BadTensorsError,
         DigestMismatchError,
         ElapsedTimeError,
+        ModelFileMissingError,
     ),
 )
 async def upload_update(
@@ -127,14 +145,16 @@ async def upload_update(
     `Fedcs-Update-S` and `Fedcs-Upload-S` how long the update and the upload took.
     """
     require_client(principal, client_id)
-    arrival = Arrival(datetime.now(UTC), fedcs_elapsed_s, fedcs_update_s, fedcs_upload_s)
+    arrival = Arrival(service.database.now(), fedcs_elapsed_s, fedcs_update_s, fedcs_upload_s)
     upload = _Upload(service, round_id, client_id, arrival, fedcs_data_samples)
-    max_bytes = await run_in_threadpool(upload.admit)
     try:
-        async with receive_model(
-            request, service.models, max_bytes=max_bytes, content_digest=content_digest
-        ) as blob:
-            answer, is_new = await run_in_threadpool(upload.finish, blob)
+        answer, is_new = await receive_model(
+            request,
+            service.models,
+            admit=upload.admit,
+            content_digest=content_digest,
+            finish=upload.finish,
+        )
     except (TooLargeError, DigestMismatchError) as error:
         await run_in_threadpool(upload.reject, str(error))
         raise
@@ -174,7 +194,7 @@ class _Upload:
             self.reject(str(error))
             raise
         blob = incoming.keep()
-        now = datetime.now(UTC)
+        now = self._service.database.now()
         try:
             with self._service.database.unit_of_work() as uow:
                 is_new = accept_update(
@@ -207,13 +227,13 @@ class _Upload:
         """Remember that what came was not acceptable."""
         self._service.monitoring.update_not_received("rejected")
         with self._service.database.unit_of_work() as uow:
-            record_rejection(uow, self._round_id, self._client_id, reason, datetime.now(UTC))
+            record_rejection(uow, self._round_id, self._client_id, reason, self._service.database.now())
             uow.commit()
 
     def _late(self) -> None:
         self._service.monitoring.update_not_received("late")
         with self._service.database.unit_of_work() as uow:
-            record_late(uow, self._round_id, self._client_id, self._arrival, datetime.now(UTC))
+            record_late(uow, self._round_id, self._client_id, self._arrival, self._service.database.now())
             uow.commit()
 
     def _lateness_s(self, expected: Expected, now: datetime) -> float:
@@ -226,5 +246,5 @@ class _Upload:
 
 def _note_fetched(service: Service, round_id: str, client_id: str) -> None:
     with service.database.unit_of_work() as uow:
-        note_model_fetched(uow, round_id, client_id, datetime.now(UTC))
+        note_model_fetched(uow, round_id, client_id, service.database.now())
         uow.commit()
