@@ -15,6 +15,7 @@ _COMMANDS = {
     "simulate": "client_sim.commands",
     "demo": "client_sim.commands",
     "loadtest": "client_sim.commands",
+    "reproduce": "client_sim.commands",
 }
 
 

@@ -8,6 +8,17 @@ from importlib.metadata import version
 from fastapi import FastAPI
 from fastapi_offline import FastAPIOffline
 
+from operator_api.dashboard import (
+    cell_page,
+    live_events,
+    login,
+    overview,
+    round_page,
+    static_files,
+    task_page,
+    what_if_page,
+)
+from operator_api.dashboard.wiring import install_dashboard
 from operator_api.openapi import install_openapi
 from operator_api.problems import install_problem_handlers
 from operator_api.request_context import RequestContext
@@ -21,6 +32,7 @@ from operator_api.routes import (
     reports,
     rounds,
     tasks,
+    tokens,
     trainings,
     updates,
 )
@@ -30,6 +42,7 @@ _ROUTERS = (
     plans.router,
     clients.router,
     keys.router,
+    tokens.router,
     reports.router,
     tasks.router,
     tasks.uploads,
@@ -40,6 +53,19 @@ _ROUTERS = (
     trainings.router,
     events.router,
     health.router,
+    login.router,
+    static_files.router,
+    live_events.router,
+    overview.router,
+    overview.data,
+    cell_page.router,
+    cell_page.data,
+    what_if_page.router,
+    what_if_page.data,
+    task_page.router,
+    task_page.data,
+    round_page.router,
+    round_page.data,
 )
 
 
@@ -76,5 +102,6 @@ def create_app(service: Service) -> FastAPI:
         app.include_router(router, prefix=root)
     app.add_middleware(RequestContext, monitoring=service.monitoring)
     install_problem_handlers(app)
+    install_dashboard(app, service)
     install_openapi(app, root)
     return app

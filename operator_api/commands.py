@@ -43,7 +43,7 @@ def serve() -> None:
     """Start one API process, set up by FEDCS_* environment variables.
 
     FEDCS_OPERATOR_KEY is required, the others have defaults: FEDCS_DATABASE_URL, FEDCS_MODEL_STORE,
-    FEDCS_BROKER_URL, FEDCS_DATA_DIR, FEDCS_HOST, FEDCS_PORT and more; docs/operating.md lists them all.
+    FEDCS_BROKER_URL, FEDCS_DATA_DIR, FEDCS_HOST, FEDCS_PORT and more; docs/operations.md lists them all.
     """
     from operator_api.server import run_api
     from services.settings import Settings, load_settings

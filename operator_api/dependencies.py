@@ -8,7 +8,6 @@ from pydantic.json_schema import SkipJsonSchema
 
 from operator_api.idempotency import IDEMPOTENCY_KEY, Once
 from operator_api.paging import paging_parameters
-from operator_api.security import bearer_text
 from operator_api.service import Service
 from services.access import Principal
 from services.storage.rows import Paging
@@ -44,7 +43,7 @@ async def _once(
         database=service.database,
         principal=principal,
         key=idempotency_key,
-        bearer=bearer_text(request),
+        sealing_text=service.guard.sealing_text(request, principal),
         request=f"{request.method} {request.url.path}".encode() + b"\0" + await request.body(),
     )
 

@@ -24,8 +24,9 @@ _FOLLOWED_POLL_S = 0.02
 """While somebody waits for events: workers commit theirs in other processes."""
 _BREATH_S = 0.01
 """Between two looks, so that many commits at once are read together."""
-_AT_HAND = 2_000
 _PAGE = 500
+_AT_HAND = _PAGE
+"""Who follows is never further behind than a moment."""
 _ASKING = {f"round.{state.value}" for state in (RoundState.REQUESTING, RoundState.SCHEDULED)}
 """Only then is there something new for clients to do."""
 
@@ -72,7 +73,7 @@ class EventHub:
 
     async def follow(self, after: int | None) -> AsyncIterator[Event]:
         """The events after a number and then those to come; from now on if there is no number."""
-        position = self._last if after is None else after
+        position = self._last if after is None else await self._resume(after)
         self._followers += 1
         try:
             while not self._closed:
@@ -107,6 +108,12 @@ class EventHub:
         """Wait for a change, or for so long."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(change.wait(), timeout_s)
+
+    async def _resume(self, after: int) -> int:
+        """Where to go on; from the beginning after what has not happened: an older database was restored."""
+        if after > self._last and after > await run_in_threadpool(self._last_number):
+            return 0
+        return after
 
     async def _after(self, position: int) -> list[Event]:
         if position >= self._last:

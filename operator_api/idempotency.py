@@ -1,14 +1,15 @@
 """Requests that may come twice: with an ``Idempotency-Key`` the first answer is given again.
 
 The answer is kept with what it tells of, in one transaction. Some answers hold a new API key, which nobody
-but its owner may ever read; so answers are sealed with what only the caller knows, the text of its own key.
+but its owner may ever read; so answers are sealed with what only the caller knows, the text of its own key
+(for callers with tokens, see ADR 19).
 """
 
 import base64
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 
 from cryptography.fernet import Fernet, InvalidToken
 from fastapi import Response
@@ -30,7 +31,7 @@ class Once:
     database: Database
     principal: Principal
     key: str | None
-    bearer: str
+    sealing_text: str
     request: bytes
 
     def answer(self, status: int, act: Callable[[UnitOfWork, datetime], BaseModel]) -> Response:
@@ -43,7 +44,7 @@ class Once:
             return self._answer(status, act)  # the same request came twice at once, and the other was first
 
     def _answer(self, status: int, act: Callable[[UnitOfWork, datetime], BaseModel]) -> Response:
-        now = datetime.now(UTC)
+        now = self.database.now()
         with self.database.unit_of_work() as uow:
             if self.key is not None:
                 saved = uow.idempotency.find(self.principal.key_id, self.key)
@@ -61,9 +62,10 @@ class Once:
             raise IdempotencyKeyReusedError(f"The Idempotency-Key {self.key!r} was used for another request.")
         try:
             content = self._seal().decrypt(saved.answer)
-        except InvalidToken as error:  # FEDCS_OPERATOR_KEY was another one then
+        except InvalidToken as error:  # FEDCS_OPERATOR_KEY was another one then, or only one was a token
             raise IdempotencyKeyReusedError(
-                f"The Idempotency-Key {self.key!r} was used before the caller's key was changed."
+                f"The Idempotency-Key {self.key!r} was used before the caller's key was changed, or once "
+                "with a key and once with a token."
             ) from error
         return Response(content, saved.status, media_type="application/json")
 
@@ -71,5 +73,5 @@ class Once:
         return hashlib.sha256(self.request).digest()
 
     def _seal(self) -> Fernet:
-        secret = hashlib.sha256(f"{self.bearer}\0{self.key}".encode()).digest()
+        secret = hashlib.sha256(f"{self.sealing_text}\0{self.key}".encode()).digest()
         return Fernet(base64.urlsafe_b64encode(secret))

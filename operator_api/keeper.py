@@ -7,12 +7,13 @@ transaction that looks again before it acts, so two keepers that overlap for a m
 import secrets
 import time
 from collections.abc import Callable, Collection
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from threading import Event, Thread
 
 import structlog
 
 from operator_api.monitoring import Monitoring
+from operator_api.sweeper import Sweeper
 from services.domain.rounds import UPLOAD_STATES, RoundState
 from services.protocol.aggregation import close_if_overdue
 from services.protocol.job_failure import fail_job
@@ -31,9 +32,6 @@ _NO_DUTY_IN = frozenset({"update.received", "update.late", "update.rejected", "c
 _LEASE = timedelta(seconds=10)
 _HOUSEKEEPING_S = 600.0
 _MOST_AT_ONCE = 500
-_SWEEP_S = 60.0
-_SWEEP_OLDER_THAN_S = 300.0
-"""Ample time for a file that was kept to be referred to: no transaction waits longer than a minute."""
 
 _log = structlog.get_logger(__name__)
 
@@ -52,13 +50,12 @@ class Keeper:
     ) -> None:
         self._settings = settings
         self._database = database
-        self._models = models
+        self._sweeper = Sweeper(database, models)
         self._publisher = publisher
         self._monitoring = monitoring
         self._holder = secrets.token_hex(8)
         self._lease_ends = 0.0
         self._next_housekeeping = 0.0
-        self._next_sweep = 0.0
         self._broker_away = False
         self._wake = Event()
         self._stopping = False
@@ -74,6 +71,7 @@ class Keeper:
         self._stopping = True
         self._wake.set()
         self._thread.join()
+        self._sweeper.stop()
         with self._database.unit_of_work() as uow:
             uow.leases.give_up("keeper", self._holder)
             uow.commit()
@@ -85,6 +83,7 @@ class Keeper:
     def _run(self) -> None:
         while not self._stopping:
             self._wake.clear()
+            self._attempt(self._database.set_clock)
             if self._attempt(self._hold_role):
                 for duty in (
                     self._end_report_windows,
@@ -93,7 +92,7 @@ class Keeper:
                     self._advance_tasks,
                     self._publish_jobs,
                     self._keep_house,
-                    self._sweep,
+                    self._sweeper.sweep_if_due,
                 ):
                     self._attempt(duty)
             time.sleep(_BREATH_S)
@@ -112,7 +111,7 @@ class Keeper:
             return True
         asked = time.monotonic()
         with self._database.unit_of_work() as uow:
-            held = uow.leases.hold("keeper", self._holder, _now(), _LEASE)
+            held = uow.leases.hold("keeper", self._holder, self._database.now(), _LEASE)
             uow.commit()
         self._lease_ends = asked + _LEASE.total_seconds() if held else 0.0
         return held
@@ -121,9 +120,9 @@ class Keeper:
         with self._database.reading() as store:
             waiting = store.rounds.in_states(RoundState.REQUESTING)
         for round_ in waiting:
-            if round_.window_ends_at is not None and round_.window_ends_at <= _now():
+            if round_.window_ends_at is not None and round_.window_ends_at <= self._database.now():
                 with self._database.unit_of_work() as uow:
-                    end_report_window(uow, round_.round_id, _now())
+                    end_report_window(uow, round_.round_id, self._database.now())
                     uow.commit()
 
     def _close_rounds(self) -> None:
@@ -132,19 +131,20 @@ class Keeper:
             tasks = {round_.task_id: store.tasks.get(round_.task_id) for round_ in collecting}
         for round_ in collecting:
             silent_until = round_.active_at + timedelta(seconds=tasks[round_.task_id].terms.idle_timeout_s)
-            if (round_.upload_deadline_at or silent_until) <= _now():
+            if (round_.upload_deadline_at or silent_until) <= self._database.now():
                 with self._database.unit_of_work() as uow:
-                    close_if_overdue(uow, round_.round_id, _now())
+                    close_if_overdue(uow, round_.round_id, self._database.now())
                     uow.commit()
 
     def _expire_leases(self) -> None:
         with self._database.reading() as store:
-            expired = store.jobs.expired(_now())
+            expired = store.jobs.expired(self._database.now())
         for job in expired:
             with self._database.unit_of_work() as uow:
                 task_id = uow.tasks.id_of(job.task_serial)
-                silent = job in uow.jobs.expired(_now())  # else it was heard of just now
-                if silent and fail_job(uow, task_id, job, "the worker was not heard of in time", _now()):
+                now = self._database.now()
+                silent = job in uow.jobs.expired(now)  # else it was heard of just now
+                if silent and fail_job(uow, task_id, job, "the worker was not heard of in time", now):
                     self._monitoring.lease_expired(job.kind)
                 uow.commit()
 
@@ -158,7 +158,7 @@ class Keeper:
             ]
         for task in idle:
             with self._database.unit_of_work() as uow:
-                if advance_task(uow, task.task_id, _now()):
+                if advance_task(uow, task.task_id, self._database.now()):
                     _log.info("the next round is open", task_id=task.task_id)
                 uow.commit()
 
@@ -176,7 +176,7 @@ class Keeper:
             return
         self._next_housekeeping = time.monotonic() + _HOUSEKEEPING_S
         settings = self._settings
-        now = _now()
+        now = self._database.now()
         with self._database.unit_of_work() as uow:
             uow.idempotency.forget_before(now - timedelta(seconds=settings.idempotency_retention_s))
             uow.commit()
@@ -190,19 +190,3 @@ class Keeper:
                     + uow.events.forget_before(events_before, _MOST_AT_ONCE)
                 )
                 uow.commit()
-
-    def _sweep(self) -> None:
-        if time.monotonic() < self._next_sweep:
-            return
-        self._next_sweep = time.monotonic() + _SWEEP_S
-        swept = self._models.sweep(self._referenced, _SWEEP_OLDER_THAN_S)
-        if swept:
-            _log.info("files deleted that nothing refers to", files=swept)
-
-    def _referenced(self, digests: Collection[str]) -> set[str]:
-        with self._database.reading() as store:
-            return store.models.referenced(digests)
-
-
-def _now() -> datetime:
-    return datetime.now(UTC)

@@ -2,10 +2,10 @@
 
 import base64
 import re
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from fastapi import Header, HTTPException, Request, Response
 from fastapi.concurrency import run_in_threadpool
@@ -15,9 +15,11 @@ from starlette.background import BackgroundTask
 from starlette.requests import ClientDisconnect
 from starlette.responses import FileResponse, MalformedRangeHeader, RangeNotSatisfiable
 
-from operator_api.openapi import Responses
-from services.errors import DigestMismatchError, TooLargeError
+from operator_api.openapi import Responses, problems
+from services.errors import DigestMismatchError, ModelStoreAwayError, TooLargeError
 from services.storage.model_store import IncomingBlob, ModelStore
+
+_T = TypeVar("_T")
 
 SAFETENSORS = "application/octet-stream"
 _BUFFER_BYTES = 384 * 1024
@@ -51,6 +53,7 @@ MODEL_FILE: Responses = {
         "content": {SAFETENSORS: {"schema": {"type": "string", "format": "binary"}}},
     },
     304: {"description": "The model has the ETag given."},
+    **problems(ModelStoreAwayError),
 }
 
 
@@ -89,25 +92,44 @@ def announced_sha256(content_digest: str) -> str:
     return base64.b64decode(found[1]).hex()
 
 
-@asynccontextmanager
 async def receive_model(
-    request: Request, store: ModelStore, *, max_bytes: int, content_digest: str | None
-) -> AsyncIterator[IncomingBlob]:
-    """Stream the body into a temporary file and compare its digest; unless it is kept, it goes."""
-    incoming = store.receive()
-    blob = await run_in_threadpool(incoming.__enter__)
+    request: Request,
+    store: ModelStore,
+    *,
+    admit: Callable[[], int],
+    content_digest: str | None,
+    finish: Callable[[IncomingBlob], _T],
+) -> _T:
+    """Stream the body into a temporary file, compare its digest and ``finish``; unless it is kept, it goes.
+
+    ``admit`` comes first, and says how many bytes there may be. Both run in a thread, together with what else
+    is to be done there: to go there and back takes longer than most of it.
+    """
+    files = ExitStack()
+
+    def begin() -> tuple[int, IncomingBlob]:
+        return admit(), files.enter_context(store.receive())
+
+    def end() -> _T:
+        with files:
+            _write_all(blob, rest)
+            if content_digest is not None and blob.digest != announced_sha256(content_digest):
+                raise DigestMismatchError(
+                    "The body does not have the SHA-256 digest that Content-Digest announces."
+                )
+            return finish(blob)
+
+    max_bytes, blob = await run_in_threadpool(begin)
     try:
-        await _stream(request, blob, max_bytes)
-        if content_digest is not None and blob.digest != announced_sha256(content_digest):
-            raise DigestMismatchError(
-                "The body does not have the SHA-256 digest that Content-Digest announces."
-            )
-        yield blob
-    finally:
-        await run_in_threadpool(incoming.__exit__, None, None, None)
+        rest = await _stream(request, blob, max_bytes)
+    except BaseException:
+        await run_in_threadpool(files.close)
+        raise
+    return await run_in_threadpool(end)
 
 
-async def _stream(request: Request, blob: IncomingBlob, max_bytes: int) -> None:
+async def _stream(request: Request, blob: IncomingBlob, max_bytes: int) -> list[bytes]:
+    """Write the body as it comes; the rest, which is little, is left to be written."""
     received_bytes = waiting_bytes = 0
     waiting: list[bytes] = []
     try:
@@ -115,14 +137,14 @@ async def _stream(request: Request, blob: IncomingBlob, max_bytes: int) -> None:
             received_bytes += len(chunk)
             if received_bytes > max_bytes:
                 raise TooLargeError(f"The body is larger than {max_bytes} bytes.")
-            waiting.append(chunk)
-            waiting_bytes += len(chunk)
             if waiting_bytes >= _BUFFER_BYTES:
                 await run_in_threadpool(_write_all, blob, waiting)
                 waiting, waiting_bytes = [], 0
+            waiting.append(chunk)
+            waiting_bytes += len(chunk)
     except ClientDisconnect as error:
         raise HTTPException(400, "The connection ended before the body did.") from error
-    await run_in_threadpool(_write_all, blob, waiting)
+    return waiting
 
 
 def _write_all(blob: IncomingBlob, chunks: list[bytes]) -> None:

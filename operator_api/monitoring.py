@@ -5,7 +5,6 @@ this process is counted as it flows.
 """
 
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -95,7 +94,7 @@ class _States(Collector):
         yield CounterMetricFamily(
             "fedcs_selected_clients", "Clients selected in all rounds.", counts.selected
         )
-        age_s = 0.0 if oldest is None else (datetime.now(UTC) - oldest).total_seconds()
+        age_s = 0.0 if oldest is None else (self._database.now() - oldest).total_seconds()
         yield GaugeMetricFamily(
             "fedcs_oldest_unpublished_job_seconds", "How long it has waited for the broker.", age_s
         )

@@ -7,13 +7,17 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from operator_api.security import SECURITY_SCHEME, UNAUTHENTICATED_DETAIL
+from operator_api.security import OAUTH_SCHEME, SECURITY_SCHEME, UNAUTHENTICATED_DETAIL
+from services.access import Scope
 from services.contract.problems import PROBLEM_MEDIA_TYPE, InvalidParam, Problem
 from services.errors import (
     ConflictError,
     FedCSError,
+    ModelFileMissingError,
+    ModelStoreAwayError,
     NotAllowedError,
     NotFoundError,
+    StorageFullError,
     TooLargeError,
     TooManyRequestsError,
     UnacceptableError,
@@ -26,8 +30,11 @@ STATUS_OF: dict[type[FedCSError], HTTPStatus] = {
     NotAllowedError: HTTPStatus.FORBIDDEN,
     ConflictError: HTTPStatus.CONFLICT,
     UnacceptableError: HTTPStatus.UNPROCESSABLE_ENTITY,
+    ModelStoreAwayError: HTTPStatus.SERVICE_UNAVAILABLE,
     TooLargeError: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
     TooManyRequestsError: HTTPStatus.TOO_MANY_REQUESTS,
+    ModelFileMissingError: HTTPStatus.SERVICE_UNAVAILABLE,
+    StorageFullError: HTTPStatus.INSUFFICIENT_STORAGE,
 }
 """What each kind of error means in HTTP."""
 
@@ -38,7 +45,7 @@ MALFORMED_JSON = Problem(
     title="Bad Request",
     status=400,
     cause="MALFORMED_JSON",
-    detail="The body is not JSON: Expecting value at character 0.",
+    detail="The body is not JSON: expected value at line 1 column 1.",
 )
 UNSUPPORTED_MEDIA_TYPE = Problem(
     title="Unsupported Media Type",
@@ -53,6 +60,12 @@ INVALID_REQUEST = Problem(
     detail="/throughput_bps: Input should be greater than 0.",
     invalid_params=[InvalidParam(param="/throughput_bps", reason="Input should be greater than 0")],
 )
+TOO_SLOW = Problem(
+    title="Request Timeout",
+    status=408,
+    cause="REQUEST_TIMEOUT",
+    detail="The body has to come at 1024 bytes per second, with pauses up to 30 s.",
+)
 RANGE_NOT_SATISFIABLE = Problem(
     title="Requested Range Not Satisfiable",
     status=416,
@@ -66,10 +79,25 @@ NOT_READY = Problem(
     detail="disk: 1048576 bytes free, 268435456 wanted",
 )
 
-GUARDED = (UNAUTHENTICATED, NotAllowedError, TooManyRequestsError)
+GUARDED = (UNAUTHENTICATED, NotAllowedError, TooManyRequestsError, NOT_READY)
 """What any operation with a key can answer."""
-JSON_BODY = (MALFORMED_JSON, TooLargeError, UNSUPPORTED_MEDIA_TYPE, INVALID_REQUEST)
+JSON_BODY = (
+    MALFORMED_JSON,
+    TOO_SLOW,
+    TooLargeError,
+    UNSUPPORTED_MEDIA_TYPE,
+    INVALID_REQUEST,
+    StorageFullError,
+)
 """What any operation with a JSON body can answer."""
+NO_CONTENT_ENCODING = Problem(
+    title="Unsupported Media Type",
+    status=415,
+    cause="UNSUPPORTED_MEDIA_TYPE",
+    detail="Send the body as it is: no Content-Encoding is taken.",
+)
+MODEL_IN_BODY = (TOO_SLOW, TooLargeError, NO_CONTENT_ENCODING, INVALID_REQUEST, StorageFullError)
+"""What any operation with a model as its body can answer."""
 
 
 def status_of(error: type[FedCSError]) -> HTTPStatus:
@@ -123,13 +151,7 @@ def install_openapi(app: FastAPI, root: str) -> None:
     def openapi() -> dict[str, Any]:
         document = derive()
         components = document.setdefault("components", {})
-        components["securitySchemes"] = {
-            SECURITY_SCHEME: {
-                "type": "http",
-                "scheme": "bearer",
-                "description": "An operator's or a client's key; `x-access` says whose an operation takes.",
-            }
-        }
+        components["securitySchemes"] = _security_schemes(root)
         schema = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
         schemas = components.setdefault("schemas", {})
         schemas |= schema.pop("$defs")
@@ -141,6 +163,31 @@ def install_openapi(app: FastAPI, root: str) -> None:
         return document
 
     app.openapi = openapi  # type: ignore[method-assign]
+
+
+def _security_schemes(root: str) -> dict[str, Any]:
+    return {
+        SECURITY_SCHEME: {
+            "type": "http",
+            "scheme": "bearer",
+            "description": "An operator's or a client's key; `x-access` says whose an operation takes.",
+        },
+        OAUTH_SCHEME: {
+            "type": "oauth2",
+            "description": "A token for a key. `client_id` is the id of the key, or `operator` for "
+            "`FEDCS_OPERATOR_KEY`; `client_secret` is the key.",
+            "flows": {
+                "clientCredentials": {
+                    "tokenUrl": f"{root}/oauth2/token",
+                    "scopes": {
+                        Scope.READ.value: "Look, as an operator.",
+                        Scope.MANAGE.value: "Act, as an operator; looking is included.",
+                        Scope.CLIENT.value: "Act for one client.",
+                    },
+                }
+            },
+        },
+    }
 
 
 def _link_name(operation: str) -> str:

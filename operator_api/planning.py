@@ -1,10 +1,13 @@
 """A plan as the wire has it: asked for over HTTP or from a file, answered by Client Selection."""
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import numpy as np
 
 from services.contract.plans import NotSelected, PlanRequest, PlanResponse, Slot
 from services.domain.nanoseconds import to_ns, to_seconds
-from services.domain.resources import LocalWork, ResourceReports
+from services.domain.resources import LocalWork, ResourceReports, estimate_times
 from services.domain.selection import POLICIES
 from services.protocol.client_selection import RoundPlan, RoundTerms, select_clients
 
@@ -25,6 +28,16 @@ def plan_round(request: PlanRequest) -> PlanResponse:
         slots=_slots(request, plan),
         not_selected=_not_selected(request, plan),
     )
+
+
+def clients_by_deadline(request: PlanRequest, deadlines_s: Sequence[float]) -> list[int]:
+    """How many clients the policy of a request would select with each of these deadlines."""
+    terms, reports, policy = _terms(request), _reports(request), POLICIES[request.policy]
+    eligible = estimate_times(reports, terms.work).of(np.flatnonzero(reports.data_samples > 0))
+    available_ns = [replace(terms, round_deadline_s=one).available_ns for one in deadlines_s]
+    return [
+        len(policy.select(eligible, one, np.random.default_rng(request.seed)).order) for one in available_ns
+    ]
 
 
 def _reports(request: PlanRequest) -> ResourceReports:

@@ -5,15 +5,23 @@ from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 
+import structlog
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
+from sqlalchemy.exc import SQLAlchemyError
 from starlette.exceptions import HTTPException
 
 from operator_api.openapi import status_of
 from services.contract.problems import PROBLEM_MEDIA_TYPE, InvalidParam, Problem
 from services.errors import FedCSError, SlotNotOpenError, TooManyRequestsError
+from services.storage.database import describe_failure, is_away
 
 _MOST_INVALID_PARAMS = 20
+_TRY_AGAIN = {"Retry-After": "1"}
+_LONGEST_POINTER = 300
+"""A longer one has names in it that a stranger made up."""
+
+_log = structlog.get_logger(__name__)
 
 _CAUSE_OF: Mapping[HTTPStatus, str] = {
     HTTPStatus.UNAUTHORIZED: "UNAUTHENTICATED",
@@ -29,6 +37,7 @@ def install_problem_handlers(app: FastAPI) -> None:
     app.add_exception_handler(FedCSError, _refused)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(RequestValidationError, _invalid_request)
+    app.add_exception_handler(SQLAlchemyError, _database_failed)
 
 
 def problem_response(
@@ -55,7 +64,10 @@ def _refused(request: Request, error: Exception) -> Response:
     headers = {}
     if isinstance(error, (SlotNotOpenError, TooManyRequestsError)):
         headers["Retry-After"] = str(max(math.ceil(error.retry_after_s), 1))
-    return problem_response(status_of(type(error)), error.cause, str(error), headers=headers)
+    status = status_of(type(error))
+    if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        _log.error("the service lacks something", cause=error.cause, error=str(error))
+    return problem_response(status, error.cause, str(error), headers=headers)
 
 
 def _http_error(request: Request, error: Exception) -> Response:
@@ -66,6 +78,17 @@ def _http_error(request: Request, error: Exception) -> Response:
     if status is HTTPStatus.METHOD_NOT_ALLOWED:
         headers["Allow"] = ", ".join(_allowed_methods(request) or ("GET", "HEAD"))  # else it is a file
     return problem_response(status, cause, error.detail, headers=headers)
+
+
+def _database_failed(request: Request, error: Exception) -> Response:
+    """Nothing was committed, or nobody knows whether: the caller may try again with the same key."""
+    assert isinstance(error, SQLAlchemyError)
+    if not is_away(error):
+        raise error
+    _log.warning("the database cannot be used", error=describe_failure(error))
+    status = HTTPStatus.SERVICE_UNAVAILABLE
+    detail = "The database cannot be used just now; try again."
+    return problem_response(status, _CAUSE_OF[status], detail, headers=_TRY_AGAIN)
 
 
 def _allowed_methods(request: Request) -> list[str]:
@@ -88,7 +111,7 @@ def _invalid_request(request: Request, error: Exception) -> Response:
         return problem_response(
             HTTPStatus.BAD_REQUEST,
             "MALFORMED_JSON",
-            f"The body is not JSON: {first['ctx']['error']} at character {first['loc'][-1]}.",
+            f"The body is not JSON: {first['ctx']['error']}.",
         )
     if first["loc"] == ("body",) and isinstance(error.body, bytes):
         return problem_response(
@@ -112,7 +135,8 @@ def _param(error: Mapping[str, Any]) -> str:
     if where != "body":
         return str(path[0])
     path += error.get("ctx", {}).get("within", ())
-    return "".join(f"/{str(step).replace('~', '~0').replace('/', '~1')}" for step in path)
+    pointer = "".join(f"/{str(step).replace('~', '~0').replace('/', '~1')}" for step in path)
+    return pointer if len(pointer) <= _LONGEST_POINTER else pointer[: _LONGEST_POINTER - 1] + "…"
 
 
 def bug_response() -> Response:

@@ -7,7 +7,7 @@ next batch gathers, so the cost of a commit is shared by all who wait.
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from queue import Empty, SimpleQueue
 from threading import Thread
 
@@ -92,7 +92,7 @@ class ReportWriter:
 
 
 def _commit(database: Database, reports: Sequence[ReportRequest]) -> list[datetime | Exception]:
-    now = datetime.now(UTC)
+    now = database.now()
     with database.unit_of_work() as uow:
         outcomes = add_reports(uow, reports, now)
         uow.commit()

@@ -81,5 +81,5 @@ def _add_headers(headers: MutableHeaders, correlator: str) -> None:
     headers["X-Content-Type-Options"] = "nosniff"
     headers["Referrer-Policy"] = "no-referrer"
     is_page = headers.get("content-type", "").startswith("text/html")
-    headers["Content-Security-Policy"] = _OWN_PAGES if is_page else _NOTHING
+    headers.setdefault("Content-Security-Policy", _OWN_PAGES if is_page else _NOTHING)
     headers.setdefault("Cache-Control", "no-store")

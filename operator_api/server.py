@@ -11,6 +11,7 @@ from types import FrameType
 import uvicorn
 
 from operator_api.app import create_app
+from operator_api.connections import connections_up_to
 from operator_api.heap import keep_heap_small
 from operator_api.service import Service, bootstrap
 from services.errors import SettingsError
@@ -60,6 +61,8 @@ def run_api(
     spare_the_collector()
     config = uvicorn.Config(
         app,
+        http=connections_up_to(settings.max_connections),
+        ws="none",
         log_config=None,
         access_log=False,
         server_header=False,

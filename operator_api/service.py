@@ -10,7 +10,8 @@ from operator_api.security import Guard
 from services.settings import Settings
 from services.storage.database import Database
 from services.storage.migration import migrate
-from services.storage.model_store import LocalModelStore, ModelStore
+from services.storage.model_store import ModelStore
+from services.storage.open_model_store import open_model_store
 from trainer_worker.publisher import Publisher
 
 
@@ -36,10 +37,12 @@ class Service:
 
 
 def bootstrap(settings: Settings) -> Service:
-    """Build the parts, and bring the database to its newest shape."""
+    """Build the parts, see that the model store can be used, bring the database to its newest shape."""
+    models = open_model_store(settings.model_store, settings.model_cache, settings.model_cache_bytes)
+    models.check()
     database = Database(settings.database_url)
     migrate(database)
-    models = LocalModelStore(settings.model_store)
+    database.set_clock()
     monitoring = Monitoring(database)
     publisher = Publisher(settings.broker_url)
     return Service(

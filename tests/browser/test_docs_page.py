@@ -19,7 +19,7 @@ def test_authorise_and_plan_a_round(page: Page, service: httpx.Client, watched: 
     assert [slot["client_id"] for slot in plan["slots"]] == ["c1"]
     assert plan["slots"][0]["time_slot_first"] == 40000
     assert plan["not_selected"][0]["reason"] == "DEADLINE"
-    _assert_all_from_here(service, watched)
+    watched.assert_all_well(service)
 
 
 def test_authorise_and_read_the_schedule_of_a_round(
@@ -37,7 +37,21 @@ def test_authorise_and_read_the_schedule_of_a_round(
     operation = _try_out(page, "#operations-rounds-get_schedule_rounds__round_id__schedule_get")
     operation.locator("tr[data-param-name=round_id] input").fill(opened["round_id"])
     assert _answer(_execute(operation)) == opened["schedule"]
-    _assert_all_from_here(service, watched)
+    watched.assert_all_well(service)
+
+
+def test_authorise_with_a_token_for_a_key(page: Page, service: httpx.Client, watched: Watched) -> None:
+    page.goto("/docs")
+    page.get_by_role("button", name="Authorize").first.click()
+    box = page.locator(".auth-container").filter(has_text="OAuth2")
+    box.get_by_label("client_id").fill("operator")
+    box.get_by_label("client_secret").fill(OPERATOR_KEY)
+    box.locator("button.authorize").click()
+    expect(box.get_by_role("heading", name="Authorized")).to_be_visible()
+    box.locator(".btn-done").click()
+    operation = _try_out(page, "#operations-planning-create_plan_plans_post")
+    assert [slot["client_id"] for slot in _answer(_execute(operation))["slots"]] == ["c1"]
+    watched.assert_all_well(service)
 
 
 def test_without_a_key_the_answer_is_a_problem(page: Page) -> None:
@@ -49,9 +63,10 @@ def test_without_a_key_the_answer_is_a_problem(page: Page) -> None:
 
 def _authorise(page: Page) -> None:
     page.get_by_role("button", name="Authorize").first.click()
-    page.locator(".auth-container input").fill(OPERATOR_KEY)
-    page.locator(".auth-btn-wrapper button.authorize").click()
-    page.locator(".auth-btn-wrapper .btn-done").click()
+    box = page.locator(".auth-container").filter(has_text="ApiKey")
+    box.locator("input").fill(OPERATOR_KEY)
+    box.locator("button.authorize").click()
+    box.locator(".btn-done").click()
 
 
 def _try_out(page: Page, selector: str) -> Locator:
@@ -71,9 +86,3 @@ def _execute(operation: Locator) -> Locator:
 def _answer(row: Locator) -> Any:
     expect(row.locator(".response-col_status")).to_contain_text("200")
     return json.loads(row.locator(".response-col_description code").first.inner_text())
-
-
-def _assert_all_from_here(service: httpx.Client, watched: Watched) -> None:
-    assert watched.complaints == []
-    assert watched.requested
-    assert all(url.startswith((str(service.base_url), "data:")) for url in watched.requested)

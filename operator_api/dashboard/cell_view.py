@@ -1,0 +1,157 @@
+"""What the cell page draws: the clients on a map, how their resources are distributed, who was selected."""
+
+import hashlib
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from services.domain.radio import PerClient, RadioModel
+from services.domain.rounds import Round
+from services.domain.tasks import Task
+from services.storage.database import Database, Store
+
+MOST_CLIENTS = 2000
+"""On the map and in the distributions; beside these, the map has all that were selected, up to as many."""
+_BINS = 20
+_NAMED = 5
+_EVER = datetime(1970, 1, 1, tzinfo=UTC)
+_NO_TASK = 0
+_SLOWEST_BPS = 1.0
+
+Serials = npt.NDArray[np.int64]
+
+
+def load_cell(database: Database, task_id: str | None) -> dict[str, Any]:
+    """The cell as it stands, with the newest round of a task, or else of all tasks."""
+    with database.reading() as store:
+        task, round_ = _task_and_round(store, task_id)
+        enrolled = store.clients.serials_with({})
+        sampled = sample(enrolled, MOST_CLIENTS)
+        selected = np.empty(0, np.int64) if round_ is None else store.selections.of_round(round_.serial)
+        return {
+            "enrolled": len(enrolled),
+            "sampled": len(sampled),
+            "round": None if round_ is None else _round(round_, task, len(selected)),
+            **_clients(store, task, sampled, sample(selected, MOST_CLIENTS)),
+            "fairness": None if task is None else _fairness(store, task, enrolled),
+        }
+
+
+def sample(serials: Serials, most: int) -> Serials:
+    """So many of the clients, in order: always the same, and few others when some are added."""
+    if len(serials) > most:
+        scattered = serials.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)  # modulo 2**64
+        serials = serials[np.argpartition(scattered, most)[:most]]
+    return np.sort(serials)
+
+
+def _task_and_round(store: Store, task_id: str | None) -> tuple[Task | None, Round | None]:
+    if task_id is None:
+        newest = store.selections.newest_round()
+        return (None, None) if newest is None else (store.tasks.get(newest.task_id), newest)
+    task = store.tasks.get(task_id)
+    return task, store.rounds.last_of(task.serial)
+
+
+def _round(round_: Round, task: Task | None, selected: int) -> dict[str, Any]:
+    return {
+        "task": (task and task.terms.name) or round_.task_id,
+        "round_id": round_.round_id,
+        "number": round_.number,
+        "state": round_.state.value,
+        "selected": round_.selected,
+        "removed": round_.selected - selected,
+    }
+
+
+def _clients(store: Store, task: Task | None, sampled: Serials, selected: Serials) -> dict[str, Any]:
+    """The map, and the distributions; those without a report are on neither."""
+    shown = np.union1d(sampled, selected)
+    where, reports = store.reports.newest(
+        shown, _NO_TASK if task is None else task.serial, observed_since=_EVER, received_since=None
+    )
+    reported = shown[where]
+    ids = store.clients.ids_of(reported)
+    of_sample = np.isin(reported, sampled)
+    return {
+        "map": _map(reports.throughput_bps, [ids[one] for one in reported.tolist()])
+        | {"selected": np.isin(reported, selected).astype(int).tolist()},
+        "distributions": {
+            "throughput_mbps": _histogram(reports.throughput_bps[of_sample] / 1e6, logarithmic=True),
+            "compute_samples_per_s": _histogram(reports.compute_samples_per_s[of_sample]),
+            "data_samples": _histogram(reports.data_samples[of_sample].astype(np.float64)),
+        },
+    }
+
+
+def _map(throughput_bps: PerClient, client_ids: list[str]) -> dict[str, Any]:
+    """Nobody reports a place: the distance follows from the throughput, the direction from the id."""
+    distance_m = RadioModel().distance_m(np.maximum(throughput_bps, _SLOWEST_BPS))
+    edge_m = float(np.ceil(np.quantile(distance_m, 0.99) / 100) * 100) if client_ids else 0.0
+    drawn_m = np.minimum(distance_m, edge_m)
+    angle = np.array([direction(one) for one in client_ids])
+    return {
+        "client_id": client_ids,
+        "x_m": np.round(drawn_m * np.cos(angle), 1).tolist(),
+        "y_m": np.round(drawn_m * np.sin(angle), 1).tolist(),
+        "throughput_mbps": (throughput_bps / 1e6).tolist(),
+        "edge_m": edge_m,
+        "beyond_edge": int(np.count_nonzero(distance_m > edge_m)),
+    }
+
+
+def direction(client_id: str) -> float:
+    """Where a client is drawn, as an angle: arbitrary, and always the same."""
+    digest = hashlib.blake2b(client_id.encode(), digest_size=4).digest()
+    return float(2 * np.pi * int.from_bytes(digest) / 2**32)
+
+
+def _histogram(values: PerClient, *, logarithmic: bool = False) -> dict[str, Any]:
+    if not len(values):
+        return {"edges": [], "clients": [], "median": None}
+    low, high = float(values.min()), float(values.max())
+    if low == high:
+        low, high = 0.9 * low, 1.1 * high or 1.0
+    edges = np.geomspace(low, high, _BINS + 1) if logarithmic else np.linspace(low, high, _BINS + 1)
+    counts, _ = np.histogram(values, edges)
+    return {"edges": edges.tolist(), "clients": counts.tolist(), "median": float(np.median(values))}
+
+
+def _fairness(store: Store, task: Task, enrolled: Serials) -> dict[str, Any]:
+    """How often a task has selected each of the clients that it may ask."""
+    may_be_asked = store.clients.serials_with(task.terms.labels) if task.terms.labels else enrolled
+    times = np.zeros(len(may_be_asked), np.int64)
+    selected, how_often = store.selections.counts(task.serial)
+    known = np.isin(selected, may_be_asked)
+    times[np.searchsorted(may_be_asked, selected[known])] = how_often[known]
+    return {
+        "rounds": task.rounds,
+        "clients": len(times),
+        "never": int(np.count_nonzero(times == 0)),
+        "jain": jains_index(times),
+        "times": _times(times),
+        "most": _named(store, may_be_asked, times, np.argsort(-times, kind="stable")),
+        "least": _named(store, may_be_asked, times, np.argsort(times, kind="stable")),
+    }
+
+
+def jains_index(times: Serials) -> float | None:
+    """1 when all were selected equally often, 1/n when one of n always was; none without a selection."""
+    squares = int((times**2).sum())
+    return int(times.sum()) ** 2 / (len(times) * squares) if squares else None
+
+
+def _times(times: Serials) -> dict[str, Any]:
+    """How many clients were selected 0 times, once, …; numbers of times share a bar if there are many."""
+    most = int(times.max(initial=0))
+    width = most // _BINS + 1
+    counts = np.bincount(times // width, minlength=most // width + 1)
+    return {"from": [width * bar for bar in range(len(counts))], "width": width, "clients": counts.tolist()}
+
+
+def _named(store: Store, serials: Serials, times: Serials, order: npt.NDArray[np.intp]) -> dict[str, Any]:
+    first = order[:_NAMED]
+    ids = store.clients.ids_of(serials[first])
+    return {"client_id": [ids[one] for one in serials[first].tolist()], "times": times[first].tolist()}

@@ -1,0 +1,139 @@
+"""The cell page as an operator uses it."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.integration.cell import create_task, enrol, fresh_name, open_round, report, report_all, set_model
+from tests.running_service import running_service
+
+HOSTILE = [
+    "<script>alert('client')<\\script>",
+    '"><img src=x onerror=alert(1)>',
+    "{{7*7}}@client{safe}",
+    "W" * 128,
+    "\u202eright to left \u05d0\u05d1\u05d2",
+]
+NAME = "<img src=x onerror=alert(2)>"
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    with running_service(tmp_path_factory.mktemp("cell")) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def hostile_task(service: httpx.Client) -> dict[str, Any]:
+    """A task with a hostile name and a round for clients with hostile ids."""
+    labels = {"cell": fresh_name()}
+    clients = [{"client_id": one, "labels": labels} for one in HOSTILE]
+    assert service.post("/clients/batch", json={"clients": clients}).status_code == 201
+    for number, client_id in enumerate(HOSTILE):
+        report(service, client_id, throughput_bps=10 ** (6 + number / 4))
+    return _round_of_new_task(service, labels, name=NAME)
+
+
+def test_no_clients_then_no_reports_then_no_round(operator_page: Page, service: httpx.Client) -> None:
+    """The first of all: later tests bring clients."""
+    command = f"fedcs simulate --url {str(service.base_url).rstrip('/')} --rounds 2"
+    operator_page.goto("/dashboard/cell")
+    expect(operator_page.locator("#no-clients")).to_contain_text(command)
+    expect(operator_page.locator("#no-reports")).to_be_hidden()
+    expect(operator_page.locator("#cell")).to_be_hidden()
+    (client_id,) = enrol(service)  # an event tells of it
+    expect(operator_page.locator("#no-reports")).to_contain_text(command)
+    expect(operator_page.locator("#no-clients")).to_be_hidden()
+    report(service, client_id)
+    operator_page.reload()
+    expect(operator_page.locator("#map-summary")).to_have_text(
+        "1 client with a report; there is no round yet."
+    )
+    expect(operator_page.locator("#no-rounds")).to_be_visible()
+    expect(operator_page.locator("#fairness")).to_be_hidden()
+
+
+def test_the_map_the_distributions_and_fairness_follow_the_rounds(
+    operator_page: Page, service: httpx.Client
+) -> None:
+    labels = {"cell": fresh_name()}
+    fast, slow = enrol(service, 3, labels), enrol(service, 2, labels)
+    report_all(service, list(fast), throughput_bps=4e6)
+    report_all(service, list(slow), throughput_bps=1e4)
+    task = _round_of_new_task(service, labels, name="follow", model_size_bytes=10**6)
+    operator_page.goto("/dashboard/cell")
+    summary = operator_page.locator("#map-summary")
+    expect(summary).to_contain_text("3 of them selected in round 1 of follow (scheduled).")
+    expect(summary.get_by_role("link")).to_have_attribute("href", f"/dashboard/rounds/{task['round_id']}")
+    expect(
+        operator_page.get_by_text("Distance estimated from throughput; direction is arbitrary.")
+    ).to_be_visible()
+    expect(operator_page.locator("#jain")).to_have_text("0.600")
+    expect(operator_page.locator("#never")).to_have_text("2")
+    expect(operator_page.locator("#most-selected bdi").first).to_have_text(next(iter(fast)))
+    expect(operator_page.locator("#least-selected tr").first).to_have_text(f"{next(iter(slow))}0")
+    for plot in ("map", "throughput_mbps", "compute_samples_per_s", "data_samples", "times"):
+        expect(operator_page.locator(f"#{plot}-plot canvas").first).to_be_visible()
+    operator_page.locator("details", has=operator_page.locator("#times-table")).locator("summary").click()
+    rows = operator_page.locator("#times-table tr")
+    expect(rows).to_have_text(["002", "113"])
+    operator_page.locator("details", has=operator_page.locator("#data_samples-table")).locator(
+        "summary"
+    ).click()
+    counted = operator_page.locator("#data_samples-table td:last-child").all_text_contents()
+    assert sum(map(int, counted)) == 6, "all have 200 samples"
+
+    report_all(service, list(slow), throughput_bps=4e6)
+    service.post(f"/rounds/{task['round_id']}/close")
+    open_round(service, task["task_id"])
+    expect(summary).to_contain_text("5 of them selected in round 2 of follow (scheduled).")
+    expect(operator_page.locator("#jain")).to_have_text(f"{8**2 / (5 * (3 * 4 + 2)):.3f}")
+    expect(rows).to_have_text(["000", "112", "223"])
+
+
+def test_another_task_can_be_chosen(
+    operator_page: Page, service: httpx.Client, hostile_task: dict[str, Any]
+) -> None:
+    labels = {"cell": fresh_name()}
+    report_all(service, list(enrol(service, 2, labels)))
+    _round_of_new_task(service, labels, name="newest")
+    operator_page.goto("/dashboard/cell")
+    summary = operator_page.locator("#map-summary")
+    expect(summary).to_contain_text("2 of them selected in round 1 of newest")
+    operator_page.get_by_label("Selected by").select_option(hostile_task["task_id"])
+    expect(summary).to_contain_text(f"{len(HOSTILE)} of them selected in round 1 of {NAME}")
+    expect(operator_page.locator("#most-selected bdi")).to_have_text(HOSTILE)
+    operator_page.reload()
+    expect(operator_page.get_by_label("Selected by")).to_have_value(hostile_task["task_id"])
+    expect(summary).to_contain_text(f"round 1 of {NAME}")
+    operator_page.get_by_label("Selected by").select_option("")
+    expect(summary).to_contain_text("of newest")
+    assert operator_page.url.endswith("/dashboard/cell")
+
+
+def test_hostile_ids_are_text_also_on_a_phone_in_the_dark(
+    operator_page: Page, hostile_task: dict[str, Any]
+) -> None:
+    operator_page.emulate_media(color_scheme="dark")
+    operator_page.set_viewport_size({"width": 390, "height": 800})
+    operator_page.goto(f"/dashboard/cell?task_id={hostile_task['task_id']}")
+    expect(operator_page.locator("#most-selected bdi")).to_have_text(HOSTILE)
+    drawn = operator_page.locator("#map-plot canvas").first
+    expect(drawn).to_be_visible()
+    assert operator_page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    box = operator_page.locator("#map-plot").bounding_box()
+    assert box is not None
+    for row in range(5, 25):  # tooltips on the way
+        operator_page.mouse.move(box["x"] + box["width"] / 2, box["y"] + row * box["height"] / 30, steps=3)
+    assert operator_page.evaluate("document.querySelectorAll('img').length") == 0
+    operator_page.emulate_media(color_scheme="light")
+    expect(drawn).to_be_visible()
+
+
+def _round_of_new_task(service: httpx.Client, labels: dict[str, str], **terms: object) -> dict[str, Any]:
+    task = create_task(service, labels=labels, **terms)
+    set_model(service, task["task_id"])
+    return open_round(service, task["task_id"])
