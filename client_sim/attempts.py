@@ -25,7 +25,7 @@ _CONNECT_S = 10.0
 _SILENCE_S = 60.0
 """How long the service may be silent before an attempt is given up, beside what a call says it waits."""
 
-_TRY_AGAIN = {429, 502, 503, 504}
+_TRY_AGAIN = {429, 502, 503, 504, 507}
 
 
 class ApiError(FedCSError):

@@ -1,4 +1,4 @@
-"""Commands of the simulator: ``fedcs simulate``, ``fedcs demo``, ``fedcs loadtest``.
+"""Commands of the simulator: ``fedcs simulate``, ``fedcs demo``, ``fedcs loadtest``, ``fedcs reproduce``.
 
 Each imports what it needs when it runs, so that none waits for the packages of another.
 """
@@ -13,6 +13,7 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 _POLICIES = click.Choice(["fedcs", "optimal", "fedlim", "fl"])
 _DIRECTORY = click.Path(file_okay=False, path_type=Path)
+_FILE = click.Path(dir_okay=False, path_type=Path)
 
 
 def _service_options(command: _Command) -> _Command:
@@ -34,6 +35,7 @@ def _end_as_by_ctrl_c() -> None:
     """Let SIGTERM do what Ctrl-C does, so that nothing is left behind."""
     import signal
 
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts what goes on behind it without
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
 
 
@@ -127,7 +129,7 @@ def demo(seed: int, out: Path) -> None:
 @click.option("--model-bytes", default=1_000_000, show_default=True, help="What each upload has.")
 @click.option("--long-polls", default=100, show_default=True, help="Clients that wait for assignments.")
 @click.option("--keep-clients", is_flag=True, help="Leave them enrolled: to remove 5,000 takes a while.")
-@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Write the report as JSON.")
+@click.option("--out", type=_FILE, help="Write the report as JSON.")
 def loadtest(url: str, key: str, out: Path | None, **settings: Any) -> None:
     """Have many simulated clients report, poll and upload at a running service.
 
@@ -170,3 +172,91 @@ def loadtest(url: str, key: str, out: Path | None, **settings: Any) -> None:
         write_report(out, report)
         console.print(f"The report: {out}")
     sys.exit(1 if report.errors or report.ended_early else 0)
+
+
+_RESULTS = Path("fedcs-reproduction/results.jsonl")
+
+
+@click.group(invoke_without_command=True)
+@click.option("--dataset", multiple=True, type=click.Choice(["cifar-10", "fashion-mnist"]))
+@click.option("--setting", multiple=True, type=click.Choice(["iid", "non-iid"]))
+@click.option("--policy", multiple=True, type=click.Choice(["fedcs", "fedlim"]))
+@click.option("--round-minutes", multiple=True, type=click.Choice([1, 3, 5, 10]), help="T_round.")
+@click.option("--uncertainty", multiple=True, type=click.Choice([0.0, 0.1, 0.2]), help="r.")
+@click.option(
+    "--trials",
+    default=1,
+    show_default=True,
+    type=click.IntRange(min=1, max=1000),
+    help="Seeds 0, 1, … of each row; the paper has ten.",
+)
+@click.option(
+    "--until",
+    multiple=True,
+    help="A simulated time (120min) or an accuracy (0.85); given both, whichever comes first.  "
+    "[default: 400min]",
+)
+@click.option(
+    "--results",
+    default=_RESULTS,
+    show_default=True,
+    type=_FILE,
+    help="Rounds are appended to it.",
+)
+@click.option(
+    "--work-dir",
+    default=Path("fedcs-reproduction/service"),
+    show_default=True,
+    type=_DIRECTORY,
+    help="Where the service keeps its data: with it a run that was stopped goes on.",
+)
+@click.option("--list", "list_only", is_flag=True, help="Show what is done and what is left, and stop.")
+@click.pass_context
+def reproduce(
+    context: click.Context,
+    /,
+    trials: int,
+    until: tuple[str, ...],
+    results: Path,
+    work_dir: Path,
+    *,
+    list_only: bool,
+    **rows: Any,
+) -> None:
+    """Repeat the paper's experiments; `fedcs reproduce report` compares them with what was published.
+
+    Options choose rows of the paper's tables; each can be given several times, and what is not given is not
+    narrowed down. Runs the whole stack. Stop it at any time: the same command goes on where it was.
+    """
+    if context.invoked_subcommand is not None:
+        return
+
+    from rich.console import Console
+
+    from client_sim.reproduction.reproduction import Wanted, list_trials, reproduce_trials
+    from client_sim.reproduction.rows import choose_rows, trials_of
+    from client_sim.reproduction.until import parse_until
+
+    _end_as_by_ctrl_c()
+    wanted = Wanted(trials_of(choose_rows(**rows), trials), parse_until(until))
+    if list_only:
+        list_trials(Console(), wanted, results)
+    else:
+        reproduce_trials(Console(), wanted, results, work_dir)
+
+
+@reproduce.command()
+@click.option(
+    "--results",
+    default=_RESULTS,
+    show_default=True,
+    type=_FILE,
+    help="What `fedcs reproduce` recorded.",
+)
+@click.option("--out", default=Path("fedcs-reproduction/report"), show_default=True, type=_DIRECTORY)
+def report(results: Path, out: Path) -> None:
+    """Compare what was recorded with the published figures: report.md, report.html and pictures."""
+    from client_sim.reproduction.report import write_report
+
+    for path in write_report(results, out):
+        click.echo(path)

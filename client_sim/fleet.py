@@ -4,7 +4,7 @@ They are columns of numbers, not objects: a hundred thousand of them take a few 
 """
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Self
 
@@ -36,15 +36,21 @@ class Fleet:
     """Client ids begin with it, and it is the fleet's label."""
     distances_m: PerClient
     reports: ResourceReports
-    _keys: list[str] = field(default_factory=list, repr=False)
+    keys: list[str] = field(repr=False)
+    """Of the devices that are enrolled."""
     _report_again_at_s: float = 0.0
 
     @classmethod
-    def draw(cls, scenario: Scenario, name: str, time_scale: float = 1.0) -> Self:
-        """The devices of a scenario; on a clock ``time_scale`` times as fast."""
+    def draw(cls, scenario: Scenario, name: str, time_scale: float = 1.0, keys: Sequence[str] = ()) -> Self:
+        """The devices of a scenario; on a clock ``time_scale`` times as fast.
+
+        Those that were enrolled before have ``keys``.
+        """
         cell, rng = scenario.cell.cell(), np.random.default_rng(scenario.seed)
         distances_m = cell.place(scenario.cell.clients, rng)
-        return cls(name, distances_m, scaled_reports(cell.reports_at(distances_m, rng), time_scale))
+        return cls(
+            name, distances_m, scaled_reports(cell.reports_at(distances_m, rng), time_scale), list(keys)
+        )
 
     def __len__(self) -> int:
         return len(self.reports)
@@ -64,7 +70,7 @@ class Fleet:
 
     def key(self, client_id: str) -> str:
         """The key of an enrolled device."""
-        return self._keys[self.number(client_id)]
+        return self.keys[self.number(client_id)]
 
     def data_samples(self, client_id: str) -> int:
         """How many samples a device holds."""
@@ -73,10 +79,10 @@ class Fleet:
     async def enrol(self, api: AsyncApi) -> None:
         """Enrol the devices that are not, in batches; the service shows their keys this once."""
         labels = dict(self.labels)
-        for numbers in _batches(len(self._keys), len(self), MAX_ENROLMENTS):
+        for numbers in _batches(len(self.keys), len(self), MAX_ENROLMENTS):
             asked = [EnrolmentRequest(client_id=self.client_id(number), labels=labels) for number in numbers]
             answer = await api.send(calls.enrol_clients(asked))
-            self._keys.extend(client.api_key for client in answer.clients)
+            self.keys.extend(client.api_key for client in answer.clients)
 
     async def keep_reported(self, api: AsyncApi, max_age_s: float) -> None:
         """Report anew if half of the time has passed for which a report counts."""

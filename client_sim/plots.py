@@ -6,6 +6,7 @@ Runs differ by dashes and markers as well as by colour, so that they can be told
 from collections import Counter
 from collections.abc import Sequence
 from io import BytesIO
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -69,19 +70,21 @@ def to_png(figure: Figure) -> bytes:
     return picture.getvalue()
 
 
-def _draw_line(axes: Axes, across: Sequence[float], up: Sequence[float], place: int, label: str) -> None:
+def style_of(place: int, points: int) -> dict[str, Any]:
+    """How the line of this place is drawn: no two alike, even without colours."""
     colour, dashes, marker = _STYLES[place % len(_STYLES)]
-    axes.plot(
-        across,
-        up,
-        color=colour,
-        linestyle=dashes,
-        linewidth=1.6,
-        marker=marker,
-        markersize=5,
-        markevery=max(1, len(across) // _MARKERS),
-        label=label,
-    )
+    return {
+        "color": colour,
+        "linestyle": dashes,
+        "linewidth": 1.6,
+        "marker": marker,
+        "markersize": 5,
+        "markevery": max(1, points // _MARKERS),
+    }
+
+
+def _draw_line(axes: Axes, across: Sequence[float], up: Sequence[float], place: int, label: str) -> None:
+    axes.plot(across, up, label=label, **style_of(place, len(across)))
 
 
 def _label(run: RunRecord, runs: Sequence[RunRecord]) -> str:

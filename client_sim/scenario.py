@@ -13,7 +13,6 @@ from pydantic import (
     ConfigDict,
     Field,
     ValidationError,
-    model_validator,
 )
 from pydantic_core import PydanticCustomError
 
@@ -110,15 +109,12 @@ class Scenario(BaseModel):
     task: TaskRequest
     stand_in: StandIn = StandIn()
 
-    @model_validator(mode="after")
-    def _comes_to_an_end(self) -> Self:
+    def require_end(self) -> None:
+        """Refuse a run that would go on for ever."""
         if self.rounds is None and self.task.final_deadline_s is None:
-            raise PydanticCustomError(
-                "no_end",
-                "Needed if the task has no final_deadline_s: the run would not end",
-                {"within": ("rounds",)},
+            raise ScenarioError(
+                "rounds: needed if the task has no final_deadline_s, in the scenario or as --rounds"
             )
-        return self
 
     def changed(
         self,

@@ -36,6 +36,7 @@ class Simulation:
 async def simulate(api: AsyncApi, simulation: Simulation, console: Console) -> None:
     """Run the scenario with each policy, show how they did, and leave the results."""
     out = simulation.out
+    simulation.scenario.require_end()
     check_writable(out)
     with _progress(console) as progress:
         async with together() as group:

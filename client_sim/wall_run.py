@@ -17,7 +17,7 @@ from client_sim.fleet import Fleet
 from client_sim.open_files import allow_open_files
 from client_sim.results import RoundRecord, RunRecord
 from client_sim.scenario import Scenario, scaled_task
-from client_sim.simulated_run import PlayedRound
+from client_sim.simulated_rounds import PlayedRound
 from client_sim.task_start import await_ready, begin_task, cancelled_on_failure, next_of, task_of
 from client_sim.together import together
 from client_sim.wall_round import WallRound

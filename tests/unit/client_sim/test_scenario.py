@@ -101,10 +101,6 @@ def test_everything_can_be_set(tmp_path: Path) -> None:
         ("rounds = 1\n[task]\nround_deadline_s = 60\n", "name: Field required"),
         ('name = "mine"\nrounds = 1\n', "task: Field required"),
         ('name = "mine"\ntask = 1\n', "task: Input should be an object"),
-        (
-            'name = "mine"\n[task]\nround_deadline_s = 60\n',
-            "rounds: Needed if the task has no final_deadline_s",
-        ),
         ("colour = 1\n" + SHORTEST, "colour: there is no such key"),
         ("seed = -1\n" + SHORTEST, r"seed: .* greater than or equal to 0 \(and 1 more\)"),
         (SHORTEST.replace("3", "0"), "rounds: .* greater than or equal to 1"),
@@ -214,3 +210,10 @@ def test_time_scales_that_mean_nothing(time_scale: float) -> None:
 def test_a_clock_too_slow_for_the_deadline() -> None:
     with pytest.raises(ScenarioError, match=r"with a time scale of 1e-08, round_deadline_s: .*1000000000"):
         scaled_task(small_scenario().task, 1e-8)
+
+
+def test_a_run_without_an_end_is_refused() -> None:
+    endless = Scenario(name="s", task=TaskRequest(round_deadline_s=180.0))
+    with pytest.raises(ScenarioError, match="rounds: needed if the task has no final_deadline_s"):
+        endless.require_end()
+    endless.changed(rounds=1).require_end()
