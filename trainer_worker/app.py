@@ -10,8 +10,10 @@ from celery import Celery, signals
 from services.domain.jobs import JobKind
 from services.logs import set_up_logs
 from services.settings import WorkerSettings
+from services.storage.open_model_store import open_model_store
 from trainer_worker.jobs import do_job
 from trainer_worker.publisher import make_app, message_name
+from trainer_worker.pulse import give_pulse
 from trainer_worker.workshop import Workshop, bootstrap
 
 _SETTINGS = {
@@ -29,6 +31,8 @@ _SETTINGS = {
 def make_worker(settings: WorkerSettings, queues: Sequence[str], processes: int) -> Any:
     """A worker that has not started yet; ``start()`` returns when a signal has ended it."""
     set_up_logs()
+    # Here, where a wrong setting can still be told of: the processes have stores of their own.
+    open_model_store(settings.model_store, settings.model_cache, settings.model_cache_bytes).check()
     app = make_app(settings.broker_url)
     app.conf.update(_SETTINGS)
     stopping = get_context("fork").Event()
@@ -44,6 +48,8 @@ def make_worker(settings: WorkerSettings, queues: Sequence[str], processes: int)
         stopping.set()
 
     _register(app, workshops)
+    if settings.pulse_file is not None:
+        give_pulse(app, settings.pulse_file)
     signals.setup_logging.connect(lambda **_: None, weak=False)  # else Celery sets up its own
     signals.worker_process_init.connect(open_workshop, weak=False)
     signals.worker_process_shutdown.connect(close_workshop, weak=False)

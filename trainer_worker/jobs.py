@@ -1,11 +1,10 @@
 """One job from its message to its end: claim, do, and whatever can go wrong between the two."""
 
-from datetime import UTC, datetime
-
 import structlog
+from sqlalchemy.exc import SQLAlchemyError
 
 from services.domain.jobs import Job, JobKind
-from services.errors import WorkImpossibleError
+from services.errors import ModelStoreAwayError, StorageFullError, WorkImpossibleError
 from services.protocol.job_failure import fail_job
 from services.protocol.job_lease import claim_job, hand_back_job
 from trainer_worker.lease import Lease, LeaseLostError, WorkerStopsError
@@ -16,6 +15,8 @@ from trainer_worker.workshop import Workshop
 _log = structlog.get_logger(__name__)
 
 _LONGEST_ERROR = 1000
+_PAUSE_S = 5.0
+"""Before work is tried again that something around it has failed: a moment later it would fail as well."""
 
 
 def do_job(workshop: Workshop, job_id: str) -> None:
@@ -36,7 +37,7 @@ def _do_claimed(workshop: Workshop, claimed: Job) -> None:
     lease = Lease(workshop.database, claimed, workshop.stopping)
     try:
         with lease.held():
-            done = WORK[claimed.kind](workshop, claimed, lease.progress)
+            done = _work(workshop, claimed, lease)
         log.info("job done" if done else "job done in vain: it was cancelled, or somebody else has it")
     except LeaseLostError:
         log.info("job left: it was cancelled, or somebody else has it")
@@ -48,7 +49,19 @@ def _do_claimed(workshop: Workshop, claimed: Job) -> None:
         _fail(workshop, claimed, str(error), hopeless=True)
     except Exception as error:
         log.exception("job failed")
+        if isinstance(error, (OSError, SQLAlchemyError)) and claimed.attempts_left:
+            workshop.stopping.wait(_PAUSE_S * claimed.attempts)  # the lease has longer to go than twice that
         _fail(workshop, claimed, f"{type(error).__name__}: {error}", hopeless=False)
+
+
+def _work(workshop: Workshop, claimed: Job, lease: Lease) -> bool:
+    """Do the work, from its beginning whenever the store was away or full: that is no fault of the job's."""
+    while True:
+        try:
+            return WORK[claimed.kind](workshop, claimed, lease.progress)
+        except (ModelStoreAwayError, StorageFullError) as error:
+            _log.warning("the job waits", job_id=claimed.job_id, error=str(error))
+            lease.wait(_PAUSE_S)
 
 
 def _pass_on(workshop: Workshop, job_id: str) -> None:
@@ -59,22 +72,23 @@ def _pass_on(workshop: Workshop, job_id: str) -> None:
 
 
 def _claim(workshop: Workshop, job_id: str) -> Job | None:
+    workshop.database.set_clock()
     with workshop.database.unit_of_work() as uow:
-        claimed = claim_job(uow, job_id, datetime.now(UTC))
+        claimed = claim_job(uow, job_id, workshop.database.now())
         uow.commit()
     return claimed
 
 
 def _hand_back(workshop: Workshop, claimed: Job) -> None:
     with workshop.database.unit_of_work() as uow:
-        hand_back_job(uow, claimed, datetime.now(UTC))
+        hand_back_job(uow, claimed, workshop.database.now())
         uow.commit()
 
 
 def _fail(workshop: Workshop, claimed: Job, error: str, *, hopeless: bool) -> None:
     with workshop.database.unit_of_work() as uow:
         task_id = uow.tasks.id_of(claimed.task_serial)
-        fail_job(uow, task_id, claimed, error[:_LONGEST_ERROR], datetime.now(UTC), hopeless=hopeless)
+        fail_job(uow, task_id, claimed, error[:_LONGEST_ERROR], workshop.database.now(), hopeless=hopeless)
         uow.commit()
 
 

@@ -1,8 +1,8 @@
 """Holding on to a claimed job while it is worked on."""
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from multiprocessing.synchronize import Event as SharedEvent
 from threading import Event, Thread
 
@@ -10,10 +10,13 @@ import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
 from services.domain.jobs import Job
+from services.errors import StorageFullError
 from services.protocol.job_lease import RENEW_EVERY_S, renew_job
 from services.storage.database import Database, describe_failure
 
 _log = structlog.get_logger(__name__)
+
+_LOOK_EVERY_S = 0.1
 
 
 class LeaseLostError(Exception):
@@ -43,6 +46,13 @@ class Lease:
         if self._stopping.is_set():
             raise WorkerStopsError
 
+    def wait(self, seconds: float) -> None:
+        """Do nothing for so long; raises when the work is to end."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            self.progress(self._done)
+            time.sleep(_LOOK_EVERY_S)
+
     @contextmanager
     def held(self) -> Iterator[None]:
         """Renew the claim meanwhile."""
@@ -58,7 +68,7 @@ class Lease:
         while not self._over.wait(RENEW_EVERY_S) and not self._lost:
             try:
                 with self._database.unit_of_work() as uow:
-                    self._lost = not renew_job(uow, self._claimed, self._done, datetime.now(UTC))
+                    self._lost = not renew_job(uow, self._claimed, self._done, self._database.now())
                     uow.commit()
-            except SQLAlchemyError as error:  # it may be back before the lease ends
+            except (SQLAlchemyError, StorageFullError) as error:  # it may be back before the lease ends
                 _log.warning("the lease was not renewed", error=describe_failure(error))

@@ -1,7 +1,7 @@
 """Waking workers up through Celery. The database has the work; a lost message only costs time."""
 
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from celery import Celery
@@ -51,7 +51,7 @@ class Publisher:
         """Tell of the jobs that no worker knows of, as far as can be seen; any may be told of twice."""
         if not self.has_broker:
             return
-        now = datetime.now(UTC)
+        now = database.now()
         again_after = _PUBLISH_AGAIN if self._knows_broker else timedelta(0)
         with database.reading() as store:
             jobs = store.jobs.to_publish(now, again_after, _MOST_AT_ONCE)
@@ -89,7 +89,7 @@ class Publisher:
                     connection=self._connection,
                     retry=False,
                 )
-        except (OperationalError, OSError) as error:
+        except (OperationalError, OSError, *self._connection.connection_errors) as error:
             self._knows_broker = False
             self._connection.release()
             self._connection = self._app.connection_for_write()

@@ -5,7 +5,6 @@ swept up later.
 """
 
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
 from typing import TypeAlias
 
 from services.domain.evaluation import PARTS
@@ -36,7 +35,7 @@ def initialize_model(workshop: Workshop, job: Job, progress: Progress) -> bool:
     progress(1.0)
     blob = workshop.keep(parameters_of(network))
     with workshop.database.unit_of_work() as uow:
-        done = finish_initialization(uow, job, blob, _now())
+        done = finish_initialization(uow, job, blob, workshop.database.now())
         uow.commit()
     return done
 
@@ -77,7 +76,7 @@ def train_client(workshop: Workshop, job: Job, progress: Progress) -> bool:
     )
     blob = workshop.keep(parameters_of(network))
     with workshop.database.unit_of_work() as uow:
-        done = finish_training(uow, job, training, blob, _now())
+        done = finish_training(uow, job, training, blob, workshop.database.now())
         uow.commit()
     return done
 
@@ -89,19 +88,17 @@ def aggregate_round(workshop: Workshop, job: Job, progress: Progress) -> bool:
         task = store.tasks.get(round_.task_id)
         model = store.models.get(task.serial, round_.model_version)
         updates = store.rounds.updates(round_.serial)
-    aggregated = aggregate(
-        workshop.models.path_of(model.digest),
-        [
-            Contribution(update.client_id, workshop.models.path_of(update.digest), update.data_samples)
-            for update in updates
-        ],
-        RULES[task.terms.aggregation],
-        max_norm=task.terms.max_update_norm,
-        progress=progress,
-    )
+    with workshop.models.hold({model.digest, *(update.digest for update in updates)}) as paths:
+        aggregated = aggregate(
+            paths[model.digest],
+            [Contribution(update.client_id, paths[update.digest], update.data_samples) for update in updates],
+            RULES[task.terms.aggregation],
+            max_norm=task.terms.max_update_norm,
+            progress=progress,
+        )
     blob = None if aggregated.tensors is None else workshop.keep(aggregated.tensors)
     with workshop.database.unit_of_work() as uow:
-        done = finish_aggregation(uow, job, blob, aggregated.left_out, _now())
+        done = finish_aggregation(uow, job, blob, aggregated.left_out, workshop.database.now())
         uow.commit()
     return done
 
@@ -117,7 +114,7 @@ def evaluate_model(workshop: Workshop, job: Job, progress: Progress) -> bool:
     part = int(job.subject["part"])
     score = evaluate(network, data, part=part, parts=PARTS, device=workshop.device, after_batch=progress)
     with workshop.database.unit_of_work() as uow:
-        done = finish_evaluation(uow, job, score, _now())
+        done = finish_evaluation(uow, job, score, workshop.database.now())
         uow.commit()
     return done
 
@@ -128,7 +125,3 @@ WORK: Mapping[JobKind, Callable[[Workshop, Job, Progress], bool]] = {
     JobKind.AGGREGATE_ROUND: aggregate_round,
     JobKind.EVALUATE_MODEL: evaluate_model,
 }
-
-
-def _now() -> datetime:
-    return datetime.now(UTC)

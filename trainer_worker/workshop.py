@@ -17,7 +17,8 @@ from services.learning.samples import DataSet
 from services.learning.seeds import Purpose, derive_seed
 from services.settings import WorkerSettings
 from services.storage.database import Database
-from services.storage.model_store import Blob, LocalModelStore, ModelStore
+from services.storage.model_store import Blob, ModelStore
+from services.storage.open_model_store import open_model_store
 from trainer_worker.publisher import Publisher
 
 _SHAPE_WITHOUT_DATA = ((3, 32, 32), 10)
@@ -83,7 +84,7 @@ def bootstrap(settings: WorkerSettings, place: int, stopping: Event) -> Workshop
     return Workshop(
         settings=settings,
         database=Database(settings.database_url),
-        models=LocalModelStore(settings.model_store),
+        models=open_model_store(settings.model_store, settings.model_cache, settings.model_cache_bytes),
         publisher=Publisher(settings.broker_url),
         device=choose_device(settings.device, place),
         stopping=stopping,
