@@ -29,7 +29,7 @@ from services.domain.jobs import Job, JobKind
 from services.protocol import job_lease
 from services.storage.database import Database, UnitOfWork
 from services.storage.model_store import Blob
-from trainer_worker import lease
+from trainer_worker import jobs, lease
 from trainer_worker.work import WORK, Progress
 from trainer_worker.workshop import Workshop
 
@@ -85,6 +85,7 @@ def with_faults(work: Work) -> Work:
 def shorten_leases() -> None:
     job_lease.LEASE = timedelta(seconds=3)
     lease.RENEW_EVERY_S = 0.4  # type: ignore[attr-defined]
+    jobs._PAUSE_S = 0.5
 
 
 def notice_transactions() -> None:

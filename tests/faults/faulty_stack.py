@@ -53,10 +53,10 @@ class FaultyStack:
         return self.stack.service
 
     @contextmanager
-    def worker(self, *options: str) -> Iterator[Popen[str]]:
+    def worker(self, *options: str, **settings: str) -> Iterator[Popen[str]]:
         """A worker that faults may befall; what is frozen goes on at the end, or it could not end."""
         module = "tests.faults.crashing_worker"
-        with self.stack.worker(*options, module=module, faults=str(self.faults)) as process:
+        with self.stack.worker(*options, module=module, faults=str(self.faults), **settings) as process:
             try:
                 yield process
             finally:
@@ -136,7 +136,7 @@ def complete(cell: HostedCell, opened: dict[str, Any]) -> bytes:
 
 
 @contextmanager
-def faulty_stack(directory: Path, database_url: str) -> Iterator[FaultyStack]:
+def faulty_stack(directory: Path, database_url: str, **settings: Any) -> Iterator[FaultyStack]:
     """A stack without workers; when it ends, all that is in its database must be consistent."""
     faults = directory / "faults"
     (faults / "struck").mkdir(parents=True)
@@ -146,6 +146,7 @@ def faulty_stack(directory: Path, database_url: str) -> Iterator[FaultyStack]:
         api_module="tests.faults.hasty_service",
         database_url=database_url,
         allowed_imports="tests.faults",
+        **settings,
     ) as stack:
         yield FaultyStack(stack, database, faults)
     check_consistency(database)
