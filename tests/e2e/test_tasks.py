@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import asdict
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,18 +12,33 @@ from tests.databases import KINDS, new_database
 from tests.e2e.hosted_cell import hosted_cell
 from tests.e2e.plain_loop import Learning, train_plainly
 from tests.running_stack import Stack, running_stack
+from tests.scaled_out import host, scaled_out_settings
 
 LEARNING = Learning(seed=7, learning_rate=0.1, learning_rate_decay=0.99, local_epochs=4, batch_size=50)
 ROUNDS = 5
 TARGET = 0.8
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(scope="module", params=[*KINDS, "scaled out"])
 def stack(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    postgres_url = request.getfixturevalue("postgres_url") if request.param == "postgresql" else ""
     directory = tmp_path_factory.mktemp("stack")
+    if request.param == "scaled out":
+        yield from scaled_out_stack(request, directory)
+        return
+    postgres_url = request.getfixturevalue("postgres_url") if request.param == "postgresql" else ""
     url = new_database(request.param, directory, postgres_url)
     with running_stack(directory, "--processes", "2", database_url=url) as running:
+        yield running
+
+
+def scaled_out_stack(request: pytest.FixtureRequest, directory: Path) -> Iterator[Stack]:
+    request.getfixturevalue("s3")
+    settings = scaled_out_settings(directory, request.getfixturevalue("postgres_url"))
+    with (
+        running_stack(directory, **settings) as running,
+        running.worker("--processes", "1", **host(directory, "worker-1")),
+        running.worker("--processes", "1", **host(directory, "worker-2")),
+    ):
         yield running
 
 

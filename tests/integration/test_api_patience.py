@@ -43,6 +43,7 @@ def restarted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestartedSer
         pytest.param(answer("502 Bad Gateway"), id="502"),
         pytest.param(answer("503 Service Unavailable"), id="503"),
         pytest.param(answer("504 Gateway Timeout"), id="504"),
+        pytest.param(answer("507 Insufficient Storage"), id="507"),
         pytest.param(answer("429 Too Many Requests", b"", "Retry-After: 0"), id="429"),
     ],
 )

@@ -24,7 +24,7 @@ def initial_model() -> bytes:
     assert spec.loader is not None
     device = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(device)
-    tensors = device.make_network().state_dict()
+    tensors = device.network.state_dict()
     return save({name: tensor.numpy() for name, tensor in tensors.items()})
 
 

@@ -109,6 +109,15 @@ def test_nothing_is_missing_when_many_act_at_once(service_on_each: httpx.Client)
     assert sorted(e["task_id"] for e in seen if e["kind"] == "task.initializing") == sorted(made)
 
 
+def test_after_an_event_that_has_not_happened_all_are_told(service_on_each: httpx.Client) -> None:
+    """Whoever follows has seen more than a restored database knows of; else it would miss what comes next."""
+    service = service_on_each
+    opened, keys = started_round(service, 2)
+    upload_all(service, opened, keys)
+    told = events_until(service, "round.aggregating", task_id=opened["task_id"])
+    assert events_until(service, "round.aggregating", after=2**62, task_id=opened["task_id"]) == told
+
+
 @pytest.mark.parametrize("last", ["-1", "soon", "1.5", str(2**63)])
 def test_what_is_no_event_number_is_refused(last: str, service: httpx.Client) -> None:
     response = service.get("/events", headers={"Last-Event-ID": last})

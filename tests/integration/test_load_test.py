@@ -160,6 +160,8 @@ def test_what_is_never_answered_is_an_error(tmp_path: Path, monkeypatch: pytest.
 
         report = put_under_load(service.base_url, settings, halt)
     reports = report.operations[Operation.REPORT]
-    assert reports.count < 40 * 2
-    assert reports.count + reports.errors["no answer by the end"] == 40 * 2
+    unanswered = reports.errors["no answer by the end"]
+    # Two of each, unless one waited for its first answer when the service stood still.
+    assert 0 < unanswered <= 40
+    assert 40 * 2 - unanswered <= reports.count + unanswered <= 40 * 2
     assert report.clients_left == 0

@@ -119,7 +119,6 @@ def test_nothing_fits_is_a_plan_too(service: httpx.Client) -> None:
         ({"client_id": ""}, "/candidates/1/client_id"),
         ({"client_id": "x" * 129}, "/candidates/1/client_id"),
         ({"client_id": "a\nb"}, "/candidates/1/client_id"),
-        ({"client_id": "\ud800"}, "/candidates/1/client_id"),
         ({"client_id": 7}, "/candidates/1/client_id"),
         ({"speed/of~light": 1}, "/candidates/1/speed~1of~0light"),
     ],

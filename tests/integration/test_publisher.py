@@ -164,6 +164,23 @@ def test_while_the_broker_is_away_nothing_counts_as_told(tmp_path: Path, databas
         assert _told(broker) == [job_id]
 
 
+def test_a_broker_that_goes_while_it_is_asked_is_away_and_new_when_it_is_back(
+    tmp_path: Path, database: Database
+) -> None:
+    with redis_server(tmp_path) as (port, server):
+        publisher = Publisher(f"redis://127.0.0.1:{port}/0")
+        job_id = _new_job(database)
+        publisher.publish_waiting(database)
+        _told_long_ago(database, job_id)
+        server.kill()
+        server.wait()
+        with pytest.raises(BrokerAwayError):
+            publisher.publish_waiting(database)
+    with redis_server(tmp_path, port), redis.Redis(port=port, decode_responses=True) as broker:
+        publisher.publish_waiting(database)
+        assert _told(broker) == [job_id]
+
+
 def test_without_a_broker_jobs_wait(database: Database) -> None:
     job_id = _new_job(database)
     publisher = Publisher(None)

@@ -22,7 +22,13 @@ def test_without_its_broker_the_service_is_degraded_and_still_takes_work(tmp_pat
             assert ready.status_code == 200
             assert ready.json() == {
                 "status": "ready",
-                "checks": {"database": "ok", "migrations": "ok", "disk": "ok", "broker": "ok"},
+                "checks": {
+                    "database": "ok",
+                    "migrations": "ok",
+                    "disk": "ok",
+                    "model_store": "ok",
+                    "broker": "ok",
+                },
             }
             queue = QUEUES[JobKind.INITIALIZE_MODEL]
             create_task(service)

@@ -118,6 +118,15 @@ def test_without_a_key_it_says_which_is_missing() -> None:
     assert "--key" in failed.stderr
 
 
+@pytest.fixture(params=[signal.default_int_handler, signal.SIG_IGN], ids=["in front", "behind a shell"])
+def started_by(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A shell starts what it puts behind itself with SIGINT ignored, and children inherit that."""
+    before = signal.signal(signal.SIGINT, request.param)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("started_by")
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_leaves_no_open_task(stop: signal.Signals, stack: Stack, tmp_path: Path) -> None:
     arguments = ("--url", str(stack.service.base_url), "--key", OPERATOR_KEY, "--no-training")
