@@ -1,14 +1,16 @@
 # Everything is done inside .venv; `make help` lists what can be done.
 PYTHON ?= python3
+SEED ?= 1
+MINUTES ?= 30
 VENV := .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check lint types imports format bench picture lock browser clean
+.PHONY: help install demo test check lint types imports format bench faults hostile images picture screenshots lock browser clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 install: $(VENV)/installed ## Install the project and its development tools into .venv
 
@@ -16,7 +18,7 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	@echo "Installing into $(VENV): a minute or two."
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12 ...")'
 	$(PYTHON) -m venv $(VENV)
-	PIP_CONSTRAINT=constraints.txt $(BIN)/pip install --quiet --editable '.[dev,trainer]'
+	PIP_CONSTRAINT=constraints.txt $(BIN)/pip install --quiet --editable '.[dev,s3,trainer]'
 	@touch $@
 
 demo: install ## Start everything, train a small cell with FedCS and with FedLim, compare them
@@ -51,9 +53,27 @@ bench: install ## Run the benchmarks: ratios against peers measured in the same 
 	$(BIN)/python -m benchmarks.round_opening
 	$(BIN)/python -m benchmarks.aggregation
 	$(BIN)/python -m benchmarks.simulation
+	$(BIN)/python -m benchmarks.local_update
+	$(BIN)/python -m benchmarks.dashboard
+	$(BIN)/python -m benchmarks.scale_out
+
+faults: install ## Train for half an hour in a storm of faults, and check that nothing is lost (SEED=1 MINUTES=30)
+	$(BIN)/python -m tests.faults.storm --seed $(SEED) --minutes $(MINUTES) --report docs/results/faults.md
+
+hostile: install ## Attack a service for minutes with hostile uploads and fuzzed requests; measure who suffers
+	$(BIN)/python -m tests.hostile.siege
+
+images: install ## Check the container images and the alerts, without a container engine
+	scripts/install_promtool.sh $(BIN)/promtool
+	$(BIN)/promtool check config docker/prometheus/prometheus.yml
+	$(BIN)/promtool test rules tests/docker/alerts_test.yml
+	$(BIN)/python -m tests.docker.check_images
 
 picture: install ## Draw the picture in the README again
 	$(BIN)/fedcs plan docs/examples/cell.csv --png docs/images/round.png
+
+screenshots: install browser ## Photograph the dashboard for the documentation
+	$(BIN)/python scripts/take_screenshots.py docs/images
 
 lock: ## Write constraints.txt anew, from the newest versions that pyproject.toml allows
 	scripts/lock.sh $(PYTHON)

@@ -5,6 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import cycle
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -39,16 +40,23 @@ def prepare(method: str, path: str, key: str, body: bytes) -> bytes:
 
 def generate(url: str, requests: Sequence[bytes], seconds: float) -> Load:
     """Send, one connection for each prepared request, again and again for so long."""
-    return asyncio.run(_generate(url, requests, seconds))
+    return generate_spread([url], requests, seconds)
 
 
-async def _generate(url: str, requests: Sequence[bytes], seconds: float) -> Load:
+def generate_spread(urls: Sequence[str], requests: Sequence[bytes], seconds: float) -> Load:
+    """The same, with the connections spread evenly over several servers."""
+    return asyncio.run(_generate(urls, requests, seconds))
+
+
+async def _generate(urls: Sequence[str], requests: Sequence[bytes], seconds: float) -> Load:
     load = Load()
-    address = urlsplit(url)
     until = time.perf_counter() + seconds
     began = time.perf_counter()
     await asyncio.gather(
-        *(_repeat(address.hostname or "", address.port or 80, request, until, load) for request in requests)
+        *(
+            _repeat(address.hostname or "", address.port or 80, request, until, load)
+            for request, address in zip(requests, cycle(map(urlsplit, urls)), strict=False)
+        )
     )
     load.seconds = time.perf_counter() - began
     return load

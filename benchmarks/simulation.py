@@ -39,7 +39,7 @@ def main(rounds: int) -> None:
         seconds = {}
         for clients, count in _CELLS.items():
             console.print(f"{count} rounds of {clients} clients")
-            run, _ = asyncio.run(_run(url, _untrained(clients, count), training=False))
+            run, _ = asyncio.run(_run(url, untrained(clients, count), training=False))
             received = median(record.received for record in run.record.rounds)
             seconds[clients] = median(record.wall_s for record in run.record.rounds[_WARM_UP:])
             wanted = "≥ 3" if clients == min(_CELLS) else ""
@@ -56,7 +56,7 @@ def main(rounds: int) -> None:
     console.print(table)
 
 
-def _untrained(clients: int, rounds: int) -> Scenario:
+def untrained(clients: int, rounds: int) -> Scenario:
     """The paper's cell, with updates of 1 MB that nobody trained, and slots for so much."""
     scenario = load_scenario("paper-cifar-10").changed(clients=clients, rounds=rounds, model_bytes=1_000_000)
     task = scenario.task.model_copy(update={"model_size_bytes": None})

@@ -5,8 +5,8 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import httpx
@@ -18,13 +18,25 @@ from benchmarks.servers import python_server
 @contextmanager
 def service_with_worker() -> Iterator[httpx.Client]:
     """An operator's client of the service."""
-    with tempfile.TemporaryDirectory(prefix="fedcs-bench-") as folder, _redis(folder) as broker_url:
-        settings = {"data_dir": folder, "broker_url": broker_url}
-        with (
-            python_server("benchmarks.api_server", **settings) as (service, _),
-            _worker(Path(folder), broker_url),
-        ):
-            yield service
+    with services_with_worker(1) as (service,):
+        yield service
+
+
+@contextmanager
+def services_with_worker(processes: int, **shared: str) -> Iterator[list[httpx.Client]]:
+    """An operator's client of each of several API processes, which share these settings and the files."""
+    with (
+        tempfile.TemporaryDirectory(prefix="fedcs-bench-") as folder,
+        _redis(folder) as broker_url,
+        ExitStack() as running,
+    ):
+        settings = {"data_dir": folder, "broker_url": broker_url, **shared}
+        started = [
+            running.enter_context(python_server("benchmarks.api_server", **settings))
+            for _ in range(processes)
+        ]
+        running.enter_context(_worker(Path(folder), settings))
+        yield [service for service, _ in started]
 
 
 @contextmanager
@@ -40,12 +52,9 @@ def _redis(folder: str) -> Iterator[str]:
 
 
 @contextmanager
-def _worker(folder: Path, broker_url: str) -> Iterator[None]:
-    environment = os.environ | {
-        "FEDCS_DATA_DIR": str(folder),
-        "FEDCS_BROKER_URL": broker_url,
-        "FEDCS_ALLOWED_IMPORTS": "benchmarks.peers",
-    }
+def _worker(folder: Path, settings: Mapping[str, str]) -> Iterator[None]:
+    environment = os.environ | {f"FEDCS_{name.upper()}": value for name, value in settings.items()}
+    environment["FEDCS_ALLOWED_IMPORTS"] = "benchmarks.peers"
     command = [sys.executable, "-m", "operator_api", "worker", "--processes", "2"]
     with (
         (folder / "worker.log").open("wb") as log,
