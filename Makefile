@@ -25,9 +25,10 @@ demo: install ## Start everything, train a small cell with FedCS and with FedLim
 	$(BIN)/fedcs demo
 
 test: install browser ## Run every test, in a real browser too; the domain must be covered to the last branch
-	$(BIN)/pytest -n 3 --dist loadfile --cov --cov-report=
+	$(BIN)/pytest -n 3 --dist loadfile tests/unit tests/integration --cov --cov-report=
 	$(BIN)/coverage report --include='services/domain/*' --fail-under=100 --show-missing
 	$(BIN)/coverage report --skip-covered --fail-under=95
+	$(BIN)/pytest -n 3 --dist loadfile --ignore=tests/unit --ignore=tests/integration
 
 check: lint types imports test ## All that CI checks: style, types, imports, tests
 

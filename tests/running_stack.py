@@ -51,6 +51,7 @@ def worker_process(
     Another ``module`` may stand in for the command, to put a fault into it.
     """
     environment = os.environ | {f"FEDCS_{name.upper()}": value for name, value in settings.items()}
+    environment.pop("COVERAGE_PROCESS_CONFIG", None)  # it does not see into forks, and slows them down
     arguments = [sys.executable, "-m", module, "worker", *options]
     with (
         log.open("a") as stderr,

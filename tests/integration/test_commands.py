@@ -235,9 +235,12 @@ def _up_and_stop(data_dir: Path, stop: signal.Signals) -> tuple[Announcement, in
         assert process.stdout is not None
         announced = read_announcement(process.stdout)
         assert announced is not None
-        assert httpx.get(f"{announced.url}/readyz").status_code in (200, 503)
+        assert httpx.get(f"{announced.url}/readyz", timeout=60).status_code in (200, 503)
         headers = {"Authorization": f"Bearer {announced.operator_key}"}
-        assert httpx.post(f"{announced.url}/plans", json=example(), headers=headers).status_code == 200
+        assert (
+            httpx.post(f"{announced.url}/plans", json=example(), headers=headers, timeout=60).status_code
+            == 200
+        )
         process.send_signal(stop)
         process.communicate(timeout=20)
         return announced, process.returncode

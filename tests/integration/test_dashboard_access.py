@@ -290,7 +290,9 @@ def test_too_many_wrong_keys(tmp_path: Path) -> None:
 def test_under_a_root_path_and_across_restarts(tmp_path: Path) -> None:
     root = "/fedcs/v1"
     with running_service(tmp_path, api_root=root) as service, without_key(service) as client:
-        assert httpx.get(str(service.base_url).rstrip("/")).status_code == 307  # with a slash at its end
+        assert (
+            httpx.get(str(service.base_url).rstrip("/"), timeout=60).status_code == 307
+        )  # with a slash at its end
         assert client.get("").headers["location"] == f"{root}/dashboard/login?next=%2Ffedcs%2Fv1%2F"
         answer = log_in(client, next=f"{root}/?page=2")
         assert answer.headers["location"] == f"{root}/?page=2"
@@ -301,15 +303,15 @@ def test_under_a_root_path_and_across_restarts(tmp_path: Path) -> None:
         assert [one for one in links if one and not one.startswith((f"{root}/", "data:"))] == []
         for link in links:
             if "/static/" in link:
-                assert httpx.get(service.base_url.join(link)).status_code == 200
+                assert httpx.get(service.base_url.join(link), timeout=60).status_code == 200
         assert client.get("dashboard/data/overview").status_code == 200
         cookie = {"Cookie": f"{COOKIE}={client.cookies[COOKIE]}"}
     with (
         running_service(tmp_path) as restarted,
         running_service(tmp_path, operator_key=f"another-{OPERATOR_KEY}") as rekeyed,
     ):
-        assert httpx.get(restarted.base_url, headers=cookie).status_code == 200
-        assert httpx.get(rekeyed.base_url, headers=cookie).status_code == 303
+        assert httpx.get(restarted.base_url, headers=cookie, timeout=60).status_code == 200
+        assert httpx.get(rekeyed.base_url, headers=cookie, timeout=60).status_code == 303
 
 
 def _until_blank(lines: Iterator[str], blanks: int) -> list[str]:

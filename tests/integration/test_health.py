@@ -17,8 +17,8 @@ from tests.running_service import OPERATOR_KEY, running_service
 
 
 def test_alive_and_ready_without_a_key(service: httpx.Client) -> None:
-    assert httpx.get(service.base_url.join("/healthz")).json() == {"status": "alive"}
-    ready = httpx.get(service.base_url.join("/readyz"))
+    assert httpx.get(service.base_url.join("/healthz"), timeout=60).json() == {"status": "alive"}
+    ready = httpx.get(service.base_url.join("/readyz"), timeout=60)
     assert ready.status_code == 200
     assert ready.json() == {
         "status": "degraded",
@@ -184,7 +184,7 @@ def failing_service(tmp_path: Path) -> Iterator[str]:
 def test_a_bug_is_a_problem_that_tells_nothing(
     failing_service: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    response = httpx.get(f"{failing_service}/fails")
+    response = httpx.get(f"{failing_service}/fails", timeout=60)
     assert response.status_code == 500
     assert response.headers["content-type"] == "application/problem+json"
     assert response.json()["cause"] == "INTERNAL_ERROR"

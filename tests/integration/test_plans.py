@@ -199,7 +199,7 @@ def test_a_schedule_that_never_ends_is_refused(service: httpx.Client) -> None:
 @pytest.mark.parametrize("header", [None, "Bearer wrong", "Bearer", "Basic dGVzdA==", "nonsense"])
 def test_no_valid_key_no_plan(header: str | None, service: httpx.Client) -> None:
     headers = {} if header is None else {"Authorization": header}
-    response = httpx.post(service.base_url.join("/plans"), json=example(), headers=headers)
+    response = httpx.post(service.base_url.join("/plans"), json=example(), headers=headers, timeout=60)
     assert_problem(response, 401, "UNAUTHENTICATED")
     assert response.headers["www-authenticate"] == "Bearer"
 
@@ -246,7 +246,7 @@ def test_paths_are_relative_to_the_api_root(small_service: httpx.Client) -> None
     assert small_service.get("healthz").json() == {"status": "alive"}
     assert small_service.get("docs").status_code == 200
     assert "/fedcs/v1/plans" in small_service.get("openapi.json").json()["paths"]
-    assert httpx.get(small_service.base_url.join("/healthz")).status_code == 404
+    assert httpx.get(small_service.base_url.join("/healthz"), timeout=60).status_code == 404
 
 
 def _post_json(service: httpx.Client, body: dict[str, Any]) -> httpx.Response:

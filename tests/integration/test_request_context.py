@@ -49,7 +49,7 @@ def logged(log_file: Path, response: httpx.Response) -> dict[str, Any]:
 
 def some_of_every_kind(service: httpx.Client) -> dict[str, httpx.Response]:
     """Answers of every kind, by what they are."""
-    stranger = httpx.get(service.base_url.join("/clients"))
+    stranger = httpx.get(service.base_url.join("/clients"), timeout=60)
     json_type = {"Content-Type": "application/json"}
     return {
         "200": service.get("/clients"),
@@ -107,7 +107,7 @@ def test_a_correlator_is_echoed(given: str, service: httpx.Client) -> None:
         service.get("/clients", headers=headers),
         service.get("/nothing", headers=headers),
         service.get(f"/clients/{fresh_name()}", headers=headers),
-        httpx.get(service.base_url.join("/clients"), headers=headers),
+        httpx.get(service.base_url.join("/clients"), headers=headers, timeout=60),
         service.post("/clients", content=b"{", headers={"Content-Type": "application/json"} | headers),
     ):
         assert response.headers["x-correlator"] == given
@@ -161,12 +161,12 @@ def test_a_request_is_logged_with_what_it_was_about(logged_service: httpx.Client
 
 def test_refused_requests_are_logged_too(logged_service: httpx.Client, log_file: Path) -> None:
     for response in (
-        httpx.get(logged_service.base_url.join("/clients")),
+        httpx.get(logged_service.base_url.join("/clients"), timeout=60),
         logged_service.get("/nothing"),
         logged_service.get("/clients?page=0"),
     ):
         assert logged(log_file, response)["status"] == response.status_code
-    assert "caller" not in logged(log_file, httpx.get(logged_service.base_url.join("/clients")))
+    assert "caller" not in logged(log_file, httpx.get(logged_service.base_url.join("/clients"), timeout=60))
 
 
 def test_one_request_leaves_nothing_in_the_log_of_the_next(

@@ -34,10 +34,17 @@ def with_api(stack: Stack, play: Callable[[AsyncApi], Awaitable[Found]]) -> Foun
     async def begin() -> Found:
         async with AsyncApi(str(stack.service.base_url), OPERATOR_KEY) as api, asyncio.timeout(PATIENCE_S):
             found = await play(api)
-        assert asyncio.all_tasks() == {asyncio.current_task()}
+        await assert_nothing_runs()
         return found
 
     return asyncio.run(begin())
+
+
+async def assert_nothing_runs() -> None:
+    """Nothing but this task, after a moment: the loop closes generators that were left behind in tasks."""
+    async with asyncio.timeout(5):
+        while asyncio.all_tasks() != {asyncio.current_task()}:
+            await asyncio.sleep(0.01)
 
 
 def run(stack: Stack, scenario: Scenario, time_scale: float = 1.0) -> WallRun:
@@ -211,7 +218,7 @@ def test_a_run_can_be_stopped_at_any_time(stack: Stack, after_s: float) -> None:
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
-        assert asyncio.all_tasks() == {asyncio.current_task()}
+        await assert_nothing_runs()
 
     with_api(stack, play)
 

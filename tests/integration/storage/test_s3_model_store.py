@@ -140,13 +140,13 @@ def test_a_bucket_that_is_not_there_is_told_of(tmp_path: Path) -> None:
 
 def test_wrong_credentials_are_told_of(s3: S3Server, tmp_path: Path) -> None:
     """The server asks for them only from now on, and only until the end of this."""
-    httpx.post(f"{s3.endpoint}/moto-api/reset-auth", content="0").raise_for_status()
+    httpx.post(f"{s3.endpoint}/moto-api/reset-auth", content="0", timeout=60).raise_for_status()
     try:
         store = S3ModelStore(S3Place(BUCKET, ""), tmp_path, CACHE_BYTES)
         with pytest.raises(ModelStoreAwayError, match="cannot be used: InvalidAccessKeyId"):
             store.check()
     finally:
-        httpx.post(f"{s3.endpoint}/moto-api/reset-auth", content="inf").raise_for_status()
+        httpx.post(f"{s3.endpoint}/moto-api/reset-auth", content="inf", timeout=60).raise_for_status()
     store.check()
 
 
