@@ -9,7 +9,9 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import TypeAlias, TypeGuard
 
 import numpy as np
@@ -141,8 +143,13 @@ def _read_layout(path: Path) -> tuple[Layout, int]:
             raise BadTensorsError(f"a header of {header_bytes} bytes; 2 to {MAX_HEADER_BYTES} are allowed")
         if data_begin > file_bytes:
             raise BadTensorsError(f"a header of {header_bytes} bytes in a file of {file_bytes}")
-        header = _parse_header(file.read(header_bytes))
-    return _place(header, file_bytes - data_begin), data_begin
+        return _layout_in(file.read(header_bytes), file_bytes - data_begin), data_begin
+
+
+@lru_cache(maxsize=16)
+def _layout_in(header: bytes, available_bytes: int) -> Layout:
+    """The layout that a header describes. The files of a round have one and the same: it is parsed once."""
+    return MappingProxyType(_place(_parse_header(header), available_bytes))
 
 
 def _parse_header(text: bytes) -> dict[str, object]:
@@ -177,7 +184,7 @@ def _whole_number(digits: str) -> int | None:
     return None if digits.startswith("-") or len(digits) > 19 else int(digits)
 
 
-def _place(header: dict[str, object], available_bytes: int) -> Layout:
+def _place(header: dict[str, object], available_bytes: int) -> dict[str, TensorSpec]:
     """Put the tensors in the order of their bytes, and check that these fill the data exactly."""
     found = [(*_read_entry(name, entry), name) for name, entry in header.items()]
     layout: dict[str, TensorSpec] = {}

@@ -22,18 +22,16 @@ targets = (inputs.sum(dim=1) > 0).long()
 network = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 2))
 
 
-def main(url: str, client_id: str, key: str) -> None:
+def main(url: str, client: str, key: str) -> None:
     """Tell of the resources, then do what there is to do, for ever."""
-    report = ReportRequest(
-        client_id=client_id, throughput_bps=8e6, compute_samples_per_s=1e4, data_samples=200
-    )
+    report = ReportRequest(client_id=client, throughput_bps=8e6, compute_samples_per_s=1e4, data_samples=200)
     with Api(url, key) as api:
         api.send(calls.post_report(report))
         while True:
             for assignment in api.send(calls.assignments(wait_s=60)).assignments:
                 try:
                     if isinstance(assignment, TrainAssignment):
-                        take_part(api, client_id, assignment)
+                        take_part(api, client, assignment)
                     else:
                         api.send(calls.post_report(report))
                 except ApiError as refused:  # such as: too late
@@ -41,7 +39,7 @@ def main(url: str, client_id: str, key: str) -> None:
                     time.sleep(1)
 
 
-def take_part(api: Api, client_id: str, assignment: TrainAssignment) -> None:
+def take_part(api: Api, client: str, assignment: TrainAssignment) -> None:
     """Fetch the model, train it as the assignment says, and upload it when the slot begins."""
     network.load_state_dict(load(api.send(calls.round_model(assignment.round_id))))
     optimizer = torch.optim.SGD(network.parameters(), assignment.learning_rate)
@@ -52,7 +50,7 @@ def take_part(api: Api, client_id: str, assignment: TrainAssignment) -> None:
             optimizer.step()
     passed_s = (datetime.now(UTC) - assignment.started_at).total_seconds()
     time.sleep(max(assignment.slot.window_start_s - passed_s, 0))
-    api.send(calls.upload_update(assignment.round_id, client_id, save(network.state_dict()), len(inputs)))
+    api.send(calls.upload_update(assignment.round_id, client, save(network.state_dict()), len(inputs)))
 
 
 if __name__ == "__main__":
