@@ -29,6 +29,7 @@ class BoundedConnection(HttpToolsProtocol):
 
     _in_headers = False
     _header_bytes = 0
+    """Since the last byte of a body: headers, and what may come as headers after a body in chunks."""
     _deadline: TimerHandle | None = None
 
     def connection_made(self, transport: BaseTransport) -> None:
@@ -47,14 +48,12 @@ class BoundedConnection(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Read on; between two requests, only for so long and so much."""
-        went_on = self._in_headers
+        self._header_bytes += len(data)
         super().data_received(data)
         if self.transport.is_closing():
             return
-        if went_on and self._in_headers:
-            self._header_bytes += len(data)
-            if self._header_bytes > MAX_HEADER_BYTES:
-                self._refuse_headers()
+        if self._header_bytes > MAX_HEADER_BYTES:
+            self._refuse_headers()
         if self.cycle is None or self.cycle.response_complete:
             self._watch()
         else:
@@ -64,6 +63,16 @@ class BoundedConnection(HttpToolsProtocol):
         """A request begins."""
         self._in_headers, self._header_bytes = True, 0
         super().on_message_begin()
+
+    def on_body(self, body: bytes) -> None:
+        """A part of its body has come."""
+        self._header_bytes = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """It has ended."""
+        self._header_bytes = 0
+        super().on_message_complete()
 
     def on_headers_complete(self) -> None:
         """Its headers have ended; they may have come at once, and be too large all the same."""

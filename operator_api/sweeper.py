@@ -13,6 +13,7 @@ from services.storage.model_store import ModelStore
 _SWEEP_S = 60.0
 _SWEEP_OLDER_THAN_S = 300.0
 """Ample time for a file that was kept to be referred to: no transaction waits longer than a minute."""
+_PATIENCE_S = 5.0
 
 _log = structlog.get_logger(__name__)
 
@@ -40,10 +41,10 @@ class Sweeper:
         self._thread.start()
 
     def stop(self) -> None:
-        """End before the next files are deleted."""
+        """End before the next files are deleted; a store that does not answer is not waited for."""
         self._stopping = True
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join(_PATIENCE_S)
 
     def _run(self) -> None:
         try:

@@ -2,6 +2,7 @@
 
 import hashlib
 import hmac
+import re
 import secrets
 from dataclasses import dataclass
 from datetime import datetime
@@ -9,6 +10,7 @@ from enum import StrEnum
 
 _PREFIX = "fedcs"
 _KEY_ID_BYTES = 8
+_KEY_ID = re.compile(f"[0-9a-f]{{{2 * _KEY_ID_BYTES}}}")
 _SECRET_BYTES = 32
 
 
@@ -73,7 +75,7 @@ def key_id_of(text: str) -> str | None:
     """The id within the text of a key; none if it is not one of ours."""
     prefix, _, rest = text.partition("_")
     key_id, _, secret = rest.partition("_")
-    is_ours = prefix == _PREFIX and len(key_id) == 2 * _KEY_ID_BYTES and secret
+    is_ours = prefix == _PREFIX and _KEY_ID.fullmatch(key_id) and secret
     return key_id if is_ours else None
 
 

@@ -25,15 +25,17 @@ class Campaign:
     workplace: Workplace
     results: ResultsFile
     until: Until
+    known: Sequence[TrialRun]
+    """What has been recorded before."""
 
-    async def run(self, trials: Sequence[tuple[Trial, TrialRun | None]], console: Console) -> None:
+    async def run(self, trials: Sequence[Trial], console: Console) -> None:
         """Play trials to where they are to go, each after the rounds known of it."""
         waiting = iter(trials)
         with _progress(console) as progress:
             overall = progress.add_task("all trials", total=len(trials), note="")
 
             async def play_some() -> None:
-                for trial, known in waiting:
+                for trial in waiting:
                     bar = progress.add_task(str(trial), total=self.until.minutes, note="starting")
 
                     def show(line: Line, best: float, bar: TaskID = bar) -> None:
@@ -42,17 +44,20 @@ class Campaign:
                         if not console.is_terminal:  # where no bar is drawn
                             console.print(f"{line.trial}: {_note(line, best)}")
 
-                    await self._play(trial, known, show)
+                    await self._play(trial, show)
                     progress.advance(overall)
 
             async with together() as group:
                 for _ in range(AT_ONCE):
                     group.create_task(play_some())
 
-    async def _play(self, trial: Trial, known: TrialRun | None, show: Callable[[Line, float], None]) -> None:
-        best = (known.best_accuracy if known is not None else None) or 0.0
+    async def _play(self, trial: Trial, show: Callable[[Line, float], None]) -> None:
         round_s = 60.0 * trial.row.round_minutes
-        async with going_on(self.api, self.workplace, trial, known) as lines, aclosing(lines):
+        async with (
+            going_on(self.api, self.workplace, trial, self.known) as (before, lines),
+            aclosing(lines),
+        ):
+            best = (before.best_accuracy if before is not None else None) or 0.0
             async for line in lines:
                 self.results.append(line)
                 best = max(best, line.accuracy or 0.0)

@@ -12,7 +12,7 @@ from client_sim.api_client import AsyncApi
 from client_sim.own_stack import own_stack
 from client_sim.reproduction.campaign import Campaign
 from client_sim.reproduction.listing import rounds_left, standings, standings_table
-from client_sim.reproduction.results_file import appending_to, read_results
+from client_sim.reproduction.results_file import appending_to, farthest, read_results, read_runs
 from client_sim.reproduction.rows import Trial
 from client_sim.reproduction.trial import Workplace
 from client_sim.reproduction.until import Until
@@ -46,12 +46,9 @@ def list_trials(console: Console, wanted: Wanted, results_path: Path) -> None:
 def reproduce_trials(console: Console, wanted: Wanted, results_path: Path, work_dir: Path) -> None:
     """Do what is left."""
     with appending_to(results_path) as results:
-        runs = read_results(results_path)
-        left = [
-            (trial, runs.get(trial))
-            for trial in wanted.trials
-            if rounds_left(trial, runs.get(trial), wanted.until)
-        ]
+        runs = read_runs(results_path)
+        done = farthest(runs)
+        left = [trial for trial in wanted.trials if rounds_left(trial, done.get(trial), wanted.until)]
         if not left:
             console.print("All of it is done. Compare it: fedcs reproduce report")
             return
@@ -62,7 +59,7 @@ def reproduce_trials(console: Console, wanted: Wanted, results_path: Path, work_
 
             async def main() -> None:
                 async with AsyncApi(service.url, service.operator_key) as api:
-                    await Campaign(api, workplace, results, wanted.until).run(left, console)
+                    await Campaign(api, workplace, results, wanted.until, runs).run(left, console)
 
             asyncio.run(main())
         console.print(f"Done; every round is in {results_path}. Compare: fedcs reproduce report")

@@ -6,7 +6,7 @@ one, the torn end is cut off when the file is opened to go on.
 
 import fcntl
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -82,8 +82,8 @@ class TrialRun:
         return max((line.accuracy for line in self.rounds if line.accuracy is not None), default=None)
 
 
-def read_results(path: Path) -> dict[Trial, TrialRun]:
-    """The run of every trial; of a trial that was begun anew, the one that got farther."""
+def read_runs(path: Path) -> list[TrialRun]:
+    """Every run; a trial that was begun anew has several."""
     by_task: dict[tuple[Trial, str], list[Line]] = {}
     for place, text in enumerate(_whole_lines(path), start=1):
         try:
@@ -96,11 +96,21 @@ def read_results(path: Path) -> dict[Trial, TrialRun]:
         if line.number != len(rounds) + 1:
             raise ResultsFileError(f"{path}: line {place} is round {line.number} after {len(rounds)} rounds")
         rounds.append(line)
-    runs: dict[Trial, TrialRun] = {}
-    for (trial, task_id), rounds in by_task.items():
-        if trial not in runs or len(runs[trial].rounds) <= len(rounds):
-            runs[trial] = TrialRun(trial, task_id, rounds)
-    return runs
+    return [TrialRun(trial, task_id, rounds) for (trial, task_id), rounds in by_task.items()]
+
+
+def farthest(runs: Iterable[TrialRun]) -> dict[Trial, TrialRun]:
+    """The run of every trial; of a trial that was begun anew, the one that got farther."""
+    found: dict[Trial, TrialRun] = {}
+    for run in runs:
+        if run.trial not in found or len(found[run.trial].rounds) <= len(run.rounds):
+            found[run.trial] = run
+    return found
+
+
+def read_results(path: Path) -> dict[Trial, TrialRun]:
+    """The run of every trial that got farthest."""
+    return farthest(read_runs(path))
 
 
 def _whole_lines(path: Path) -> list[bytes]:
@@ -118,7 +128,9 @@ class ResultsFile:
 
     def append(self, line: Line) -> None:
         """Add a round, durably."""
-        os.write(self._descriptor, line.model_dump_json().encode() + b"\n")
+        left = memoryview(line.model_dump_json().encode() + b"\n")
+        while left:  # a disk that fills up may take a part
+            left = left[os.write(self._descriptor, left) :]
         os.fsync(self._descriptor)
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from client_sim.reproduction.figures import Arrival, RowFigures
+from client_sim.reproduction.rows import FINAL_MINUTES, PAPER_TRIALS
 
 REASONS = {
     "radio": "The paper gives no noise figure, and clients placed as it says would be slower than it says; "
@@ -35,7 +36,7 @@ class Difference:
 def differences(figures: RowFigures) -> Iterator[Difference]:
     """All differences of a row."""
     published = figures.published
-    few = ["few trials"] if len(figures.runs) < 10 else []
+    few = ["few trials"] if len(figures.runs) < PAPER_TRIALS else []
     if published.clients_per_round is not None:
         ours = figures.clients_per_round.mean
         share = ours / published.clients_per_round - 1
@@ -46,11 +47,11 @@ def differences(figures: RowFigures) -> Iterator[Difference]:
     for accuracy, minutes in published.minutes_to.items():
         arrival = figures.arrival(accuracy)
         yield Difference(f"accuracy {accuracy:g} {_compared(arrival, minutes)}", _why(arrival, minutes, few))
-    final = figures.accuracy_at(400)
+    final = figures.accuracy_at(FINAL_MINUTES)
     if final is None:
         yield Difference(
-            f"no final accuracy: followed for {figures.minutes:g} of 400 minutes (the paper ends at "
-            f"{published.final_accuracy:.2f})",
+            f"no final accuracy: followed for {figures.minutes:g} of {FINAL_MINUTES} minutes "
+            f"(the paper ends at {published.final_accuracy:.2f})",
             ["not over"],
         )
     else:
@@ -62,7 +63,7 @@ def differences(figures: RowFigures) -> Iterator[Difference]:
 
 
 def _why(arrival: Arrival, minutes: float | None, few: Sequence[str]) -> Sequence[str]:
-    if arrival.whole_rounds is None and (minutes is None or max(arrival.never) < minutes):
+    if arrival.whole_rounds is None and max(arrival.never) < (minutes or FINAL_MINUTES):
         return ["not over"]
     return [*_LEARNING, *few]
 

@@ -5,7 +5,7 @@ beside the service's data, so that they can go on after a stop.
 """
 
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,15 +66,16 @@ class Workplace:
 
 @asynccontextmanager
 async def going_on(
-    api: AsyncApi, workplace: Workplace, trial: Trial, known: TrialRun | None
-) -> AsyncIterator[AsyncGenerator[Line]]:
-    """The rounds of a trial after those that are ``known``, played one by one."""
+    api: AsyncApi, workplace: Workplace, trial: Trial, known: Iterable[TrialRun]
+) -> AsyncIterator[tuple[TrialRun | None, AsyncGenerator[Line]]]:
+    """The run of a trial that was begun here, as far as it is ``known``, and its further rounds."""
     scenario = scenario_of(trial)
     fleet, task_id = await workplace.begin(api, trial, scenario)
-    after = len(known.rounds) if known is not None and known.task_id == task_id else 0
+    before = next((run for run in known if run.task_id == task_id), None)
+    after = 0 if before is None else len(before.rounds)
     await _check_complete(api, trial, task_id, after)
     async with rounds_of(api, scenario, fleet, task_id, training=True) as rounds:
-        yield (Line.of(trial, task_id, record) async for record in rounds.play(after))
+        yield before, (Line.of(trial, task_id, record) async for record in rounds.play(after))
 
 
 async def _check_complete(api: AsyncApi, trial: Trial, task_id: str, after: int) -> None:

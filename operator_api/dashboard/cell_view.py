@@ -75,11 +75,12 @@ def _clients(store: Store, task: Task | None, sampled: Serials, selected: Serial
     reported = shown[where]
     ids = store.clients.ids_of(reported)
     of_sample = np.isin(reported, sampled)
+    drawable_bps = np.maximum(reports.throughput_bps, _SLOWEST_BPS)
     return {
         "map": _map(reports.throughput_bps, [ids[one] for one in reported.tolist()])
         | {"selected": np.isin(reported, selected).astype(int).tolist()},
         "distributions": {
-            "throughput_mbps": _histogram(reports.throughput_bps[of_sample] / 1e6, logarithmic=True),
+            "throughput_mbps": _histogram(drawable_bps[of_sample] / 1e6, logarithmic=True),
             "compute_samples_per_s": _histogram(reports.compute_samples_per_s[of_sample]),
             "data_samples": _histogram(reports.data_samples[of_sample].astype(np.float64)),
         },

@@ -33,14 +33,14 @@ async def log_in(request: Request, form: FormDep, service: ServiceDep) -> Respon
     address = request.client.host if request.client else ""
     next_path = form.get("next", "")
     try:
-        service.guard.failures.check(address)
+        dashboard.failures.check(address)
     except TooManyRequestsError as error:
         response = _form(request, 429, next_path, str(error))
         response.headers["Retry-After"] = str(max(math.ceil(error.retry_after_s), 1))
         return response
     principal = await service.guard.holder(form.get("key", "").strip())
     if principal is None or principal.scope is Scope.CLIENT:
-        service.guard.failures.note_failure(address)
+        dashboard.failures.note_failure(address)
         return (
             _form(request, 401, next_path, _WRONG_KEY)
             if principal is None

@@ -90,7 +90,8 @@ def load_overview(database: Database, vitals: Vitals, paging: Paging) -> Overvie
 
 def _checked(vitals: Vitals) -> list[HealthItem]:
     """What ``/readyz`` checks; without a broker all is kept, but nobody is woken up."""
-    return [_check(name, vitals.checks.get(name)) for name in ("database", "migrations", "disk", "broker")]
+    names = ("database", "migrations", "disk", "model_store", "broker")
+    return [_check(name, vitals.checks.get(name)) for name in names]
 
 
 def _check(name: str, said: str | None) -> HealthItem:

@@ -129,5 +129,5 @@ def _check_model_store(service: Service) -> str:
     try:
         service.models.check()
     except ModelStoreAwayError as error:
-        raise HTTPException(503, f"model store: {error}") from error
+        raise HTTPException(503, f"model_store: {error}") from error
     return "ok"

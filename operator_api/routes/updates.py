@@ -193,8 +193,8 @@ class _Upload:
         except BadTensorsError as error:
             self.reject(str(error))
             raise
+        now = self._service.database.now()  # it is all here; how long the store takes is not the client's
         blob = incoming.keep()
-        now = self._service.database.now()
         try:
             with self._service.database.unit_of_work() as uow:
                 is_new = accept_update(

@@ -68,10 +68,12 @@ class ReportRequest(BaseModel):
         default=None, description="MEC 012: uplink throughput of non-GBR traffic, in kbit/s."
     )
     sinr: Annotated[int, Field(ge=0, le=127), _INTEGRAL] | None = Field(
-        default=None, description="MEC 012: RS-SINR as reported by the terminal, 0 (-23 dB) to 127 (40 dB)."
+        default=None,
+        description="MEC 012: RS-SINR as reported by the terminal, 0 (below -23 dB) to 127 (40 dB).",
     )
     rsrp: Annotated[int, Field(ge=0, le=97), _INTEGRAL] | None = Field(
-        default=None, description="MEC 012: RSRP as reported by the terminal, 0 (-140 dBm) to 97 (-44 dBm)."
+        default=None,
+        description="MEC 012: RSRP as reported by the terminal, 0 (below -140 dBm) to 97 (-44 dBm).",
     )
 
     @model_validator(mode="after")

@@ -96,15 +96,15 @@ def place_clients(
 
 
 def throughput_from_sinr(radio: RadioModel, reported: int) -> float:
-    """Throughput at an RS-SINR as terminals report it (3GPP TS 36.133): steps of 0.5 dB from -23 dB."""
-    sinr_db = -23.0 + 0.5 * reported
+    """Throughput at an RS-SINR as terminals report it (3GPP TS 36.133): 1 is from -23 dB on, 2 from -22.5."""
+    sinr_db = -23.5 + 0.5 * reported
     return float(radio.throughput_bps(np.array([sinr_db]))[0])
 
 
 def throughput_from_rsrp(radio: RadioModel, reported: int) -> float:
-    """Throughput at an RSRP as terminals report it (3GPP TS 36.133): steps of 1 dB from -140 dBm.
+    """Throughput at an RSRP as terminals report it (3GPP TS 36.133): 1 is from -140 dBm on, 2 from -139.
 
     What the base station's reference signal loses on its way down, the terminal's signal loses on its way up.
     """
-    loss_db = radio.reference_signal_dbm - (-140.0 + reported)
+    loss_db = radio.reference_signal_dbm - (-141.0 + reported)
     return float(radio.throughput_bps(radio.snr_db(np.array([loss_db])))[0])

@@ -45,6 +45,12 @@ class TrackRecord:
     upload_ratio: float | None = None
 
 
+def _padded(client_ids: Sequence[str]) -> list[str]:
+    """As many as a power of two, the last one repeated: each number of them is a statement to be prepared."""
+    missing = (1 << (len(client_ids) - 1).bit_length()) - len(client_ids)
+    return [*client_ids, *[client_ids[-1]] * missing]
+
+
 class Clients:
     """The clients in a database."""
 
@@ -94,7 +100,7 @@ class Clients:
         """The serials of those that are enrolled."""
         found: dict[str, int] = {}
         for start in range(0, len(client_ids), _BATCH):
-            some = {"client_ids": client_ids[start : start + _BATCH]}
+            some = {"client_ids": _padded(client_ids[start : start + _BATCH])}
             found.update((row.client_id, row.serial) for row in self._connection.execute(_SERIALS_OF, some))
         return found
 

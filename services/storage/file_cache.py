@@ -104,7 +104,8 @@ class FileCache:
             if self._delete_unless_used(path):
                 left.discard(path.stem)
                 excess_bytes -= size
-        self._sound = {digest: looks for digest, looks in self._sound.items() if digest in left}
+        for digest in set(self._sound.copy()) - left:  # other threads add to it meanwhile
+            self._sound.pop(digest, None)
 
     def _delete_unless_used(self, path: Path) -> bool:
         # It may have been asked for since it was listed: look again while no one can ask for it.

@@ -65,7 +65,7 @@ def test_a_trial_that_was_killed_goes_on_and_ends_with_the_same_numbers(
     assert process.stdout is not None
     while "round 1" not in (line := process.stdout.readline()):
         assert line, "it ended early"
-    time.sleep(1.0)  # in the middle of the second round
+    time.sleep(0.5)  # in the middle of the second round
     process.send_signal(signal.SIGKILL)
     process.communicate(timeout=60)
     assert len(results(killed)) == 1

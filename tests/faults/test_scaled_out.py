@@ -64,7 +64,7 @@ def test_while_s3_is_away_clients_are_told_and_workers_wait(site: Site, s3: S3Se
         opened = cell.begin_round()
         first, *_ = opened["schedule"]["slots"]
         unready = assert_problem(stack.service.get("/readyz"), 503, "NOT_READY")
-        assert unready["detail"].startswith("model store: The model store s3://")
+        assert unready["detail"].startswith("model_store: The model store s3://")
         assert_problem(cell.send(opened, first, site.peaceful_model), 503, "MODEL_STORE_AWAY")
         log = stack.stack.directory / "worker.log"
         eventually(lambda: '"event": "the job waits"' in log.read_text(), PATIENCE_S)

@@ -152,6 +152,17 @@ def test_an_endless_header_behind_a_request_that_waits_is_cut_off(hasty: httpx.C
         assert is_cut_off(connection, b"x" * 10_000)
 
 
+def test_an_endless_trailer_is_cut_off(hasty: httpx.Client) -> None:
+    """What may follow a body in chunks is like headers, and has nobody who waits for it."""
+    form = "application/x-www-form-urlencoded"
+    begin = request(
+        "POST", "/oauth2/token", content_length=None, transfer_encoding="chunked", content_type=form
+    )
+    with socket.create_connection(address_of(hasty), timeout=LONGEST_S) as connection:
+        connection.sendall(begin + b"1\r\na\r\n0\r\nX: ")
+        assert is_cut_off(connection, b"x" * 10_000)
+
+
 def test_what_comes_after_an_early_refusal_is_not_read_for_ever(hasty: httpx.Client) -> None:
     """The answer is there before the body; the body goes on."""
     chunk = b"2710\r\n" + b"x" * 10_000 + b"\r\n"

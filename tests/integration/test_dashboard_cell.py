@@ -25,14 +25,14 @@ from tests.integration.cell import (
     set_model,
     without_key,
 )
-from tests.running_service import running_service
+from tests.running_service import measured_service, running_service
 
 DATA = "/dashboard/data/cell"
 
 
 @pytest.fixture(scope="module")
 def cell_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
-    with running_service(tmp_path_factory.mktemp("cell")) as client:
+    with measured_service(tmp_path_factory.mktemp("cell")) as client:
         yield client
 
 
@@ -185,6 +185,16 @@ def test_what_is_refused(looking: httpx.Client, cell_service: httpx.Client) -> N
     ):
         assert_problem(looking.get(DATA, params={"task_id": wrong}), status, cause)
         assert looking.get("/dashboard/cell", params={"task_id": wrong}).status_code == status
+
+
+def test_a_client_with_next_to_no_throughput_is_drawn_as_well(
+    looking: httpx.Client, cell_service: httpx.Client
+) -> None:
+    client_id, _ = enrol_one(cell_service)
+    report(cell_service, client_id, throughput_bps=1e-320)
+    found = looking.get(DATA)
+    assert found.status_code == 200, found.text
+    assert client_id in found.json()["map"]["client_id"]
 
 
 def test_the_chosen_task_is_offered_even_without_a_round(

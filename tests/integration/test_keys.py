@@ -6,6 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.dashboard_session import log_in
 from tests.integration.cell import (
     UNKNOWN_KEY,
     as_client,
@@ -14,6 +15,7 @@ from tests.integration.cell import (
     fresh_name,
     report,
     resources,
+    without_key,
 )
 from tests.running_service import running_service
 
@@ -199,3 +201,12 @@ def test_no_key_is_to_be_found_in_the_data_directory(tmp_path: Path) -> None:
             assert secret.upper().encode() not in kept
             if len(secret) == 64:
                 assert bytes.fromhex(secret) not in kept
+
+
+def test_a_key_with_nul_is_just_a_wrong_one(service_on_each: httpx.Client) -> None:
+    """PostgreSQL takes no such text."""
+    key = "fedcs_" + 16 * "\0" + "_x"
+    form = {"grant_type": "client_credentials", "client_id": "operator", "client_secret": key}
+    with without_key(service_on_each) as stranger:
+        assert stranger.post("/oauth2/token", data=form).status_code == 401
+        assert log_in(stranger, key).status_code == 401

@@ -13,7 +13,7 @@ import pytest
 
 from services.s3_place import S3Place
 from tests.integration.cell import assert_problem, create_task, make_model, set_model
-from tests.running_service import OPERATOR_KEY, running_service
+from tests.running_service import OPERATOR_KEY, measured_service
 from tests.s3_server import BUCKET, S3Server
 
 
@@ -21,7 +21,7 @@ from tests.s3_server import BUCKET, S3Server
 def on_s3(tmp_path_factory: pytest.TempPathFactory, s3: S3Server) -> Iterator[httpx.Client]:
     assert s3.endpoint
     place = S3Place(BUCKET, uuid4().hex)
-    with running_service(tmp_path_factory.mktemp("data"), model_store=str(place)) as service:
+    with measured_service(tmp_path_factory.mktemp("data"), model_store=str(place)) as service:
         yield service
 
 
@@ -59,7 +59,7 @@ def test_while_s3_is_away_it_is_said_and_then_it_goes_on(on_s3: httpx.Client, s3
         assert_problem(refused, 503, "MODEL_STORE_AWAY")
         assert on_s3.get(f"/tasks/{waiting}").json()["state"] == "initializing"
         unready = assert_problem(on_s3.get("/readyz"), 503, "NOT_READY")
-        assert unready["detail"].startswith(f"model store: The model store s3://{BUCKET}/")
+        assert unready["detail"].startswith(f"model_store: The model store s3://{BUCKET}/")
         assert on_s3.get("/healthz").status_code == 200
     finally:
         s3.start()

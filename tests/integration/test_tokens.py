@@ -14,6 +14,7 @@ import pytest
 from pydantic import SecretStr
 
 from operator_api.operator_secret import derive_secret
+from tests.dashboard_session import log_in
 from tests.integration.cell import (
     UNKNOWN_KEY,
     as_client,
@@ -26,7 +27,7 @@ from tests.integration.cell import (
     upload,
     without_key,
 )
-from tests.running_service import OPERATOR_KEY, running_service
+from tests.running_service import OPERATOR_KEY, measured_service, running_service
 
 GRANT = {"grant_type": "client_credentials"}
 OPERATOR = ("operator", OPERATOR_KEY)
@@ -40,7 +41,7 @@ _addresses = count(1)
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     """A service of its own: failed attempts are counted."""
-    with running_service(tmp_path_factory.mktemp("data")) as client:
+    with measured_service(tmp_path_factory.mktemp("data")) as client:
         yield client
 
 
@@ -484,6 +485,13 @@ def test_who_fails_too_often_has_to_wait_and_others_do_not(
     with without_key(service) as another:
         assert ask(another, OPERATOR).status_code == 200
     assert stranger.get("/clients", headers=dict(service.headers)).status_code == 200, "keys work on"
+
+
+def test_who_fails_to_get_tokens_may_log_in(stranger: httpx.Client) -> None:
+    for number in range(20):
+        ask(stranger, ("operator", f"guess-{number}"))
+    assert ask(stranger, OPERATOR).status_code == 429
+    assert log_in(stranger).status_code == 303
 
 
 def test_what_was_no_attempt_is_not_counted(stranger: httpx.Client) -> None:

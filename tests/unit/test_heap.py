@@ -39,3 +39,29 @@ def test_large_buffers_go_back_to_the_system(heap: str) -> None:
         assert left < 10
     else:
         assert left > 200  # else there would be nothing to do
+
+
+HOLES = """
+import sys, time
+from pathlib import Path
+from operator_api import heap
+
+def resident_mb():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 / 1e6
+
+heap._TRIM_EVERY_S = float(sys.argv[1])
+heap.keep_heap_small()
+parts = [bytearray(size) for _ in range(2000) for size in (100_000, 2_000)]  # with a stopper on top of each
+before = resident_mb()
+del parts[::2]
+time.sleep(1)
+print(before - resident_mb())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="it is glibc that is told")
+@pytest.mark.parametrize(("trim_every_s", "gives_back"), [(0.1, True), (60, False)])
+def test_holes_in_the_heap_go_back_to_the_system(trim_every_s: float, gives_back: bool) -> None:
+    command = [sys.executable, "-c", HOLES, str(trim_every_s)]
+    given_back_mb = float(subprocess.run(command, capture_output=True, check=True).stdout)
+    assert (given_back_mb > 100) == gives_back

@@ -70,7 +70,13 @@ export function atMostEvery(milliseconds, act) {
     again = busy;
     if (busy) return;
     busy = true;
-    await Promise.all([act(), new Promise((done) => setTimeout(done, milliseconds))]);
+    const pause = new Promise((done) => setTimeout(done, milliseconds));
+    try {
+      await act();
+    } catch {
+      again = true; // an answer broke off
+    }
+    await pause;
     busy = false;
     if (again) call();
   };

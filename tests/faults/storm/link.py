@@ -58,6 +58,7 @@ class Link:
         self._passing.add(task)
         task.add_done_callback(self._passing.discard)
         self._open.add(writer)
+        upstream = None
         try:
             upstream = None if self.is_down else await self._connect()
             if upstream is not None:

@@ -15,6 +15,7 @@ from client_sim.reproduction.results_file import (
     TrialRun,
     appending_to,
     read_results,
+    read_runs,
 )
 from client_sim.reproduction.rows import PUBLISHED, Row, Trial, choose_rows, scenario_of, trials_of
 from client_sim.reproduction.statements import differences
@@ -141,6 +142,11 @@ def test_of_a_trial_that_was_begun_anew_the_run_counts_that_got_farther(tmp_path
             for number in range(1, rounds + 1):
                 results.append(line(trial, number, None, task_id=task_id))
     assert read_results(path)[trial].task_id == "second"
+    assert [(run.task_id, len(run.rounds)) for run in read_runs(path)] == [
+        ("first", 2),
+        ("second", 3),
+        ("third", 1),
+    ]
 
 
 def test_a_torn_line_is_cut_off(tmp_path: Path) -> None:
@@ -245,6 +251,7 @@ def test_every_figure_of_a_row_is_compared() -> None:
 def test_a_row_that_was_followed_to_the_end_has_a_final_accuracy() -> None:
     row = Row("cifar-10", "non-iid", "fedlim", 5, 0.0)
     figures = RowFigures(row, [run(Trial(row, seed), [0.2] * 79 + [0.33]) for seed in range(10)])
+    assert all("not over" not in one.reasons for one in differences(figures))
     told = [one.what for one in differences(figures)]
     assert told[:2] == [
         "accuracy 0.35 not reached in 400 min, nor in the paper",
