@@ -4,7 +4,7 @@ SEED ?= 1
 MINUTES ?= 30
 VENV := .venv
 BIN := $(VENV)/bin
-PYTEST := $(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
+PYTEST := $(BIN)/pytest --dist loadfile --no-loadscope-reorder
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
@@ -26,10 +26,10 @@ demo: install ## Start everything, train a small cell with FedCS and with FedLim
 	$(BIN)/fedcs demo
 
 test: install browser ## Run every test, in a real browser too; the domain must be covered to the last branch
-	$(PYTEST) tests/integration tests/unit --cov --cov-report=
+	$(PYTEST) -n 3 tests/integration tests/unit --cov --cov-report=
 	$(BIN)/coverage report --include='services/domain/*' --fail-under=100 --show-missing
 	$(BIN)/coverage report --skip-covered --fail-under=95
-	$(PYTEST) --ignore=tests/integration --ignore=tests/unit
+	$(PYTEST) -n 4 --ignore=tests/integration --ignore=tests/unit
 
 check: lint types imports test ## All that CI checks: style, types, imports, tests
 

@@ -66,14 +66,16 @@ def check_worker(run: OutsideRun, directory: Path) -> None:
 
 def check_simulator(run: OutsideRun, directory: Path) -> None:
     """It plays a round against a service, and ends well."""
-    with running_stack(directory) as stack:
+    with running_stack(directory, "--processes", "1") as stack:
         command = [*_last(run, "ENTRYPOINT").command(), *_last(run, "CMD").command()]
         environment = run.environment | {
             "FEDCS_URL": str(stack.service.base_url),
             "FEDCS_OPERATOR_KEY": OPERATOR_KEY,
         }
         options = ["--no-training", "--rounds", "1", "--clients", "20"]
-        subprocess.run([*run.fill_in(command), *options], cwd=directory, env=environment, check=True)
+        subprocess.run(
+            [*run.fill_in(command), *options], cwd=directory, env=environment, check=True, timeout=_PATIENCE_S
+        )
     assert (directory / "fedcs-simulation" / "summary.json").is_file()
 
 
