@@ -11,13 +11,13 @@ from services.domain.radio import PerClient, RadioModel
 from services.domain.rounds import Round
 from services.domain.tasks import Task
 from services.storage.database import Database, Store
+from services.storage.reports import NO_TASK
 
 MOST_CLIENTS = 2000
 """On the map and in the distributions; beside these, the map has all that were selected, up to as many."""
 _BINS = 20
 _NAMED = 5
 _EVER = datetime(1970, 1, 1, tzinfo=UTC)
-_NO_TASK = 0
 _SLOWEST_BPS = 1.0
 
 Serials = npt.NDArray[np.int64]
@@ -70,7 +70,7 @@ def _clients(store: Store, task: Task | None, sampled: Serials, selected: Serial
     """The map, and the distributions; those without a report are on neither."""
     shown = np.union1d(sampled, selected)
     where, reports = store.reports.newest(
-        shown, _NO_TASK if task is None else task.serial, observed_since=_EVER, received_since=None
+        shown, NO_TASK if task is None else task.serial, observed_since=_EVER, received_since=None
     )
     reported = shown[where]
     ids = store.clients.ids_of(reported)

@@ -83,3 +83,8 @@ def render(
     return HTMLResponse(
         dashboard.templates.render(template, given), status, headers={"Content-Security-Policy": policy}
     )
+
+
+def to_be_saved(name: str) -> dict[str, str]:
+    """The header with which a browser saves an answer as a file of this name."""
+    return {"Content-Disposition": f'attachment; filename="{name}"'}

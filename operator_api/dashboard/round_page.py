@@ -6,7 +6,7 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from fastapi.responses import JSONResponse, RedirectResponse
 
 from operator_api.dashboard.page_route import DataRoute, PageRoute
-from operator_api.dashboard.rendering import render
+from operator_api.dashboard.rendering import render, to_be_saved
 from operator_api.dashboard.round_chart import load_chart
 from operator_api.dashboard.round_page_view import Shown, load_round
 from operator_api.dashboard.round_rows import COLUMNS
@@ -95,6 +95,4 @@ def _schedule(service: Service, round_id: str, principal: Principal) -> Schedule
 
 def _file(content: bytes, media_type: str, name: str) -> Response:
     """Something to save: a picture opened in the page's place would need a policy of its own."""
-    return Response(
-        content, media_type=media_type, headers={"Content-Disposition": f'attachment; filename="{name}"'}
-    )
+    return Response(content, media_type=media_type, headers=to_be_saved(name))

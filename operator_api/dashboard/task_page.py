@@ -8,7 +8,7 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from operator_api.dashboard.comparison import MOST_OTHERS, MOST_THRESHOLDS, ComparisonDep
 from operator_api.dashboard.course_files import course_csv, course_json
 from operator_api.dashboard.page_route import DataRoute, PageRoute
-from operator_api.dashboard.rendering import render
+from operator_api.dashboard.rendering import render, to_be_saved
 from operator_api.dashboard.task_view import TaskPage, load_courses, load_task_page
 from operator_api.dependencies import PagingDep, ServiceDep
 from operator_api.model_files import IfNoneMatch
@@ -54,9 +54,7 @@ def send_course(
 def download_metrics(task_id: _TaskPath, service: ServiceDep, comparison: ComparisonDep) -> Response:
     """The rounds of the task and of those it is compared with."""
     courses = load_courses(service.database, [task_id, *comparison.others])
-    return Response(
-        course_csv(courses), media_type="text/csv", headers=_to_be_saved(f"{task_id}-metrics.csv")
-    )
+    return Response(course_csv(courses), media_type="text/csv", headers=to_be_saved(f"{task_id}-metrics.csv"))
 
 
 @router.get("/dashboard/tasks/{task_id}/model", openapi_extra=access(Access.READ))
@@ -69,7 +67,7 @@ def download_newest_model(
     if version is None:
         raise ModelNotReadyError("The task has no initial model yet.")
     response = send_version(service, task_id, version, if_none_match)
-    response.headers.update(_to_be_saved(f"{task_id}-v{version}.safetensors"))
+    response.headers.update(to_be_saved(f"{task_id}-v{version}.safetensors"))
     return response
 
 
@@ -89,7 +87,3 @@ def _render(request: Request, template: str, shown: TaskPage) -> Response:
         most_others=MOST_OTHERS,
         most_thresholds=MOST_THRESHOLDS,
     )
-
-
-def _to_be_saved(name: str) -> dict[str, str]:
-    return {"Content-Disposition": f'attachment; filename="{name}"'}

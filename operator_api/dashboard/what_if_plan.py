@@ -12,13 +12,13 @@ from services.contract.plans import Candidate, PlanResponse
 from services.domain.candidates import count_candidates, draw_candidates
 from services.errors import ScheduleTooLongError
 from services.storage.database import Database
+from services.storage.reports import NO_TASK
 
 MOST_CANDIDATES = 10_000
 """More would keep one waiting at every move of a slider."""
 MOST_SLOTS = 200
 """That are drawn; the counts are of all."""
 _FIRST_ROUND = 1
-_NO_TASK = 0
 _STEPS_TO_DEADLINE = 12
 _STEPS = 25
 
@@ -63,7 +63,7 @@ def _draw(database: Database, what_if: WhatIf) -> tuple[int, list[Candidate]]:
         dice = np.random.default_rng([what_if.seed, _FIRST_ROUND])
         asked = clients[draw_candidates(len(clients), what_if.request_fraction, dice)]
         where, reports = store.reports.newest(
-            asked, _NO_TASK, observed_since=database.now() - FRESH, received_since=None
+            asked, NO_TASK, observed_since=database.now() - FRESH, received_since=None
         )
         ids = store.clients.ids_of(asked[where])
     columns = (reports.throughput_bps, reports.compute_samples_per_s, reports.data_samples)

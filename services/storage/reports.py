@@ -44,6 +44,9 @@ _COLUMNS = (
 ReportRow: TypeAlias = tuple[int, int | None, float, float, int, int, int, int, str | None]
 """The columns above: moments in microseconds, radio measurements as JSON."""
 
+NO_TASK = 0
+"""The serial of no task: only reports for all tasks count."""
+
 
 class Reports:
     """The resource reports in a database."""
