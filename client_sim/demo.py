@@ -29,7 +29,10 @@ def run_demo(console: Console, out: Path, seed: int) -> None:
         tempfile.TemporaryDirectory(prefix="fedcs-demo-") as data_dir,
         own_stack(console, Path(data_dir)) as service,
     ):
-        console.print(f"The service answers at {service.url}.")
+        console.print(
+            f"The service answers at {service.url}. Watch it on the dashboard there; the key is "
+            f"{service.operator_key}."
+        )
         asyncio.run(_simulate(service, simulation, console))
 
 
