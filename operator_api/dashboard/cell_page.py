@@ -3,11 +3,10 @@
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
-from fastapi.responses import JSONResponse
 
 from operator_api.dashboard.cell_view import load_cell
 from operator_api.dashboard.page_route import DataRoute, PageRoute
-from operator_api.dashboard.rendering import render
+from operator_api.dashboard.rendering import render, send_json
 from operator_api.dependencies import ServiceDep
 from operator_api.security import Access, access
 from services.contract.fields import TaskId
@@ -40,4 +39,4 @@ def show_cell(
 @data.get("/dashboard/data/cell", openapi_extra=access(Access.READ))
 def send_cell(service: ServiceDep, task_id: Annotated[TaskId | None, Query()] = None) -> Response:
     """What the page draws, in columns."""
-    return JSONResponse(load_cell(service.database, task_id))
+    return send_json(load_cell(service.database, task_id))

@@ -4,9 +4,10 @@ from importlib.metadata import version
 from pathlib import Path
 from urllib.parse import urlencode
 
-from fastapi import Request
+from fastapi import Request, Response
 from fastapi.responses import HTMLResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from pydantic_core import to_json
 
 from operator_api.dashboard.assets import bokeh_files, own_files
 from operator_api.dashboard.formats import as_duration, as_moment, as_percent
@@ -88,3 +89,8 @@ def render(
 def to_be_saved(name: str) -> dict[str, str]:
     """The header with which a browser saves an answer as a file of this name."""
     return {"Content-Disposition": f'attachment; filename="{name}"'}
+
+
+def send_json(content: object) -> Response:
+    """Data for a page: thousands of numbers, in a tenth of the time that the standard library takes."""
+    return Response(to_json(content, inf_nan_mode="null"), media_type="application/json")

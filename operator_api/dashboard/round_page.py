@@ -3,10 +3,10 @@
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request, Response
-from fastapi.responses import JSONResponse, RedirectResponse
+from fastapi.responses import RedirectResponse
 
 from operator_api.dashboard.page_route import DataRoute, PageRoute
-from operator_api.dashboard.rendering import render, to_be_saved
+from operator_api.dashboard.rendering import render, send_json, to_be_saved
 from operator_api.dashboard.round_chart import load_chart
 from operator_api.dashboard.round_page_view import Shown, load_round
 from operator_api.dashboard.round_rows import COLUMNS
@@ -57,7 +57,7 @@ def refresh_round(
 @data.get("/dashboard/data/rounds/{round_id}", openapi_extra=access(Access.READ))
 def send_chart(round_id: _RoundPath, service: ServiceDep) -> Response:
     """What the chart is drawn from."""
-    return JSONResponse(load_chart(service.database, round_id))
+    return send_json(load_chart(service.database, round_id))
 
 
 @router.get("/dashboard/rounds/{round_id}/schedule.csv", openapi_extra=access(Access.READ))

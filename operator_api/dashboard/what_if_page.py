@@ -5,10 +5,9 @@ from dataclasses import replace
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
-from fastapi.responses import JSONResponse
 
 from operator_api.dashboard.page_route import DataRoute, FormDep, PageRoute
-from operator_api.dashboard.rendering import render
+from operator_api.dashboard.rendering import render, send_json
 from operator_api.dashboard.what_if_form import NUMBERS, WhatIfForm, read_what_if
 from operator_api.dashboard.what_if_plan import MOST_SLOTS, NotPossibleError, plan_what_if
 from operator_api.dependencies import ServiceDep
@@ -43,7 +42,7 @@ def show_what_if(request: Request, service: ServiceDep) -> Response:
 def send_what_if(service: ServiceDep, given: FormDep) -> Response:
     """What the form asks for. What is wrong with it is an answer too: fields are wrong while one types."""
     form, found = _answer(service, given)
-    return JSONResponse({"errors": dict(form.errors), "found": found})
+    return send_json({"errors": dict(form.errors), "found": found})
 
 
 def _answer(service: Service, given: Mapping[str, str]) -> tuple[WhatIfForm, dict[str, Any] | None]:
