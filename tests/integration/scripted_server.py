@@ -4,7 +4,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 
@@ -38,6 +38,9 @@ def scripted_server(*answers: bytes, tls: ssl.SSLContext | None = None) -> Itera
                     connection.settimeout(20)
                     scripted.requests.append(_request(connection))
                     connection.sendall(answer)
+                    if isinstance(connection, ssl.SSLSocket):  # else its end may overtake the answer
+                        with suppress(OSError):
+                            connection.unwrap()
             listening.close()
 
         thread = threading.Thread(target=serve)
