@@ -4,6 +4,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,15 @@ def test_one_that_does_not_end_is_killed(tmp_path: Path, monkeypatch: pytest.Mon
     assert [log["event"] for log in logs] == ["a process had to be killed"]
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Ctrl-C does what it does in a new process, whatever another test has left."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_who_asks_twice_does_not_wait(tmp_path: Path) -> None:
     pid = tmp_path / "pid"
     supervised = Supervised("stubborn", [sys.executable, "-c", STUBBORN, str(pid)])
