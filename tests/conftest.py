@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from tests.databases import KINDS, new_database, postgres_server
-from tests.running_service import measured_service
+from tests.running_service import running_service
 
 if TYPE_CHECKING:
     from tests.s3_server import S3Server
@@ -29,7 +29,7 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 @pytest.fixture(scope="session")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     """A service on SQLite that tests share: each makes its own clients and tasks."""
-    with measured_service(tmp_path_factory.mktemp("data")) as client:
+    with running_service(tmp_path_factory.mktemp("data")) as client:
         yield client
 
 
@@ -43,7 +43,7 @@ def service_on_each(
         return
     directory = tmp_path_factory.mktemp("data")
     url = new_database(request.param, directory, request.getfixturevalue("postgres_url"))
-    with measured_service(directory, database_url=url) as client:
+    with running_service(directory, database_url=url) as client:
         yield client
 
 

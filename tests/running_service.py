@@ -3,18 +3,13 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import httpx
 
 OPERATOR_KEY = "test-operator-key-3f9c1b7a52d8e604"
-
-
-def unmeasured(environment: Mapping[str, str]) -> dict[str, str]:
-    """The same without coverage, which doubles the time to start, and sees nothing of forked workers."""
-    return {name: value for name, value in environment.items() if name != "COVERAGE_PROCESS_CONFIG"}
 
 
 @contextmanager
@@ -25,27 +20,14 @@ def running_service(data_dir: Path, **settings: str) -> Iterator[httpx.Client]:
 
 
 @contextmanager
-def measured_service(data_dir: Path, **settings: str) -> Iterator[httpx.Client]:
-    """The same for many tests, with its coverage measured."""
-    with service_process(data_dir, None, os.environ, **settings) as (client, _):
-        yield client
-
-
-@contextmanager
 def service_process(
-    data_dir: Path,
-    log: Path | None,
-    environment: Mapping[str, str] | None = None,
-    /,
-    *,
-    module: str = "operator_api",
-    **settings: str,
+    data_dir: Path, log: Path | None, /, *, module: str = "operator_api", **settings: str
 ) -> Iterator[tuple[httpx.Client, subprocess.Popen[str]]]:
     """The same, with the process at hand, to be killed; its standard error may go to a file.
 
     Another ``module`` may stand in for the command.
     """
-    environment = (unmeasured(os.environ) if environment is None else dict(environment)) | {
+    environment = os.environ | {
         "FEDCS_OPERATOR_KEY": OPERATOR_KEY,
         "FEDCS_PORT": "0",
         "FEDCS_DATA_DIR": str(data_dir),
@@ -57,11 +39,7 @@ def service_process(
     with (
         nullcontext() if log is None else log.open("a") as stderr,
         subprocess.Popen(
-            command,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=stderr,
-            text=True,
+            command, env=environment, stdout=subprocess.PIPE, stderr=stderr, text=True
         ) as process,
     ):
         try:

@@ -14,7 +14,7 @@ import httpx
 import redis
 
 from tests.redis_server import redis_server
-from tests.running_service import service_process, unmeasured
+from tests.running_service import service_process
 from tests.spread_client import spread_client
 
 
@@ -50,9 +50,8 @@ def worker_process(
 
     Another ``module`` may stand in for the command, to put a fault into it.
     """
-    environment = unmeasured(os.environ) | {
-        f"FEDCS_{name.upper()}": value for name, value in settings.items()
-    }
+    environment = os.environ | {f"FEDCS_{name.upper()}": value for name, value in settings.items()}
+    environment.pop("COVERAGE_PROCESS_CONFIG", None)  # it does not see into forks, and slows them down
     arguments = [sys.executable, "-m", module, "worker", *options]
     with (
         log.open("a") as stderr,

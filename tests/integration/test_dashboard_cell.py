@@ -25,14 +25,14 @@ from tests.integration.cell import (
     set_model,
     without_key,
 )
-from tests.running_service import measured_service, running_service
+from tests.running_service import running_service
 
 DATA = "/dashboard/data/cell"
 
 
 @pytest.fixture(scope="module")
 def cell_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
-    with measured_service(tmp_path_factory.mktemp("cell")) as client:
+    with running_service(tmp_path_factory.mktemp("cell")) as client:
         yield client
 
 

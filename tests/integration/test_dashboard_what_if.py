@@ -18,7 +18,7 @@ from services.storage.migration import migrate
 from tests.dashboard_session import csrf_token, logged_in
 from tests.integration.cell import assert_problem, create_task, enrol, report, report_all, without_key
 from tests.integration.plan_requests import cell
-from tests.running_service import measured_service
+from tests.running_service import running_service
 
 PAGE, DATA = "/dashboard/what-if", "/dashboard/data/what-if"
 CLIENTS = 90
@@ -52,7 +52,7 @@ class Operator:
 
 @pytest.fixture(scope="module")
 def planning_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
-    with measured_service(tmp_path_factory.mktemp("what-if")) as client:
+    with running_service(tmp_path_factory.mktemp("what-if")) as client:
         yield client
 
 

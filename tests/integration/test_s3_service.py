@@ -13,7 +13,7 @@ import pytest
 
 from services.s3_place import S3Place
 from tests.integration.cell import assert_problem, create_task, make_model, set_model
-from tests.running_service import OPERATOR_KEY, measured_service
+from tests.running_service import OPERATOR_KEY, running_service
 from tests.s3_server import BUCKET, S3Server
 
 
@@ -21,7 +21,7 @@ from tests.s3_server import BUCKET, S3Server
 def on_s3(tmp_path_factory: pytest.TempPathFactory, s3: S3Server) -> Iterator[httpx.Client]:
     assert s3.endpoint
     place = S3Place(BUCKET, uuid4().hex)
-    with measured_service(tmp_path_factory.mktemp("data"), model_store=str(place)) as service:
+    with running_service(tmp_path_factory.mktemp("data"), model_store=str(place)) as service:
         yield service
 
 

