@@ -41,15 +41,16 @@ def main(rounds: int) -> None:
         taken = median(record.wall_s for record in run.record.rounds[_WARM_UP:])
         received = median(record.received for record in run.record.rounds)
         label = f"rounds/s, {_LEAST_CELL} clients, 1 MB, slots of the preset, {received:g} uploads in a round"
-        table.add_row(label, f"{1 / taken:.2f}", "≥ 3")
+        table.add_row(label, f"{1 / taken:.2f}", "")
         seconds = {}
         for clients, count in _CELLS.items():
             console.print(f"{count} rounds of {clients} clients")
             run, _ = asyncio.run(_run(url, untrained(clients, count), training=False))
             received = median(record.received for record in run.record.rounds)
             seconds[clients] = median(record.wall_s for record in run.record.rounds[_WARM_UP:])
+            wanted = "≥ 3" if clients == _LEAST_CELL else ""
             label = f"rounds/s, {clients} clients, 1 MB, {received:g} uploads in a round"
-            table.add_row(label, f"{1 / seconds[clients]:.2f}", "")
+            table.add_row(label, f"{1 / seconds[clients]:.2f}", wanted)
         for clients, taken in seconds.items():
             ratio = taken / seconds[_LEAST_CELL]
             label = f"cost of a round with {clients} clients, beside {_LEAST_CELL}"
