@@ -6,8 +6,10 @@ database. Nobody who waits holds a thread or a connection.
 
 import asyncio
 import contextlib
+import math
+import time
 from collections import defaultdict, deque
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 
@@ -24,6 +26,8 @@ _FOLLOWED_POLL_S = 0.02
 """While somebody waits for events: workers commit theirs in other processes."""
 _BREATH_S = 0.01
 """Between two looks, so that many commits at once are read together."""
+_QUIET_S = 15.0
+"""So often those who follow are told that nothing happens: proxies take silence for the end."""
 _PAGE = 500
 _AT_HAND = _PAGE
 """Who follows is never further behind than a moment."""
@@ -45,6 +49,13 @@ class EventHub:
         self._poke = asyncio.Event()
         self._followers = 0
         self._closed = False
+        self._listeners: list[tuple[Collection[str], Callable[[], None]]] = []
+        self.looked_at = -math.inf
+        """When, by the monotonic clock, there was nothing in the database that is not known here."""
+
+    def when_any(self, kinds: Collection[str], listener: Callable[[], None]) -> None:
+        """Have this called whenever events of these kinds have come, from whichever process."""
+        self._listeners.append((kinds, listener))
 
     async def start(self) -> None:
         """Take note of where things stand."""
@@ -71,19 +82,25 @@ class EventHub:
         self._tell_followers()
         self._tell_clients(list(self._waiting))
 
-    async def follow(self, after: int | None) -> AsyncIterator[Event]:
-        """The events after a number and then those to come; from now on if there is no number."""
-        position = self._last if after is None else await self._resume(after)
+    async def newest(self) -> int:
+        """The number of the newest event in the database."""
+        return await run_in_threadpool(self._last_number)
+
+    async def follow(self, after: int) -> AsyncIterator[list[Event]]:
+        """The events after a number and then those to come, some at a time; none while it is quiet."""
+        position = await self._resume(after)
         self._followers += 1
         try:
             while not self._closed:
                 news = self._news
                 found = await self._after(position)
-                for event in found:
-                    position = event.number
-                    yield event
-                if not found:
-                    await news.wait()
+                if found:
+                    position = found[-1].number
+                    yield found
+                    continue
+                await self.wait(news, _QUIET_S)
+                if not news.is_set():
+                    yield []
         finally:
             self._followers -= 1
 
@@ -111,7 +128,7 @@ class EventHub:
 
     async def _resume(self, after: int) -> int:
         """Where to go on; from the beginning after what has not happened: an older database was restored."""
-        if after > self._last and after > await run_in_threadpool(self._last_number):
+        if after > self._last and after > await self.newest():
             return 0
         return after
 
@@ -126,15 +143,25 @@ class EventHub:
 
     async def _take_new(self) -> bool:
         """Read what is new; whether there may be more."""
+        began = time.monotonic()
         new = await run_in_threadpool(self._read_after, self._last)
         if new:
             self._recent.extend(new)
             self._last = new[-1].number
+            self._tell_listeners({event.kind for event in new})
             self._tell_followers()
             asking = {event.round_id for event in new if event.kind in _ASKING and event.round_id}
             if asking and self._waiting:
                 self._tell_clients(await run_in_threadpool(self._asked_by, asking))
-        return len(new) == _PAGE
+        if len(new) == _PAGE:
+            return True
+        self.looked_at = began
+        return False
+
+    def _tell_listeners(self, kinds: set[str]) -> None:
+        for wanted, listener in self._listeners:
+            if not kinds.isdisjoint(wanted):
+                listener()
 
     def _tell_followers(self) -> None:
         self._news.set()

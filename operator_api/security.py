@@ -18,6 +18,7 @@ from fastapi.routing import APIRoute
 
 from operator_api.access_tokens import AccessTokens, looks_like_token
 from operator_api.body_limit import with_body_limit
+from operator_api.event_hub import EventHub
 from operator_api.failed_attempts import FailedAttempts
 from operator_api.rate_limit import RateLimit
 from services.access import ApiKey, Principal, Scope, digest_of, key_id_of, same_key
@@ -26,7 +27,10 @@ from services.settings import Settings
 from services.storage.database import Database
 
 _KNOWN_FOR_S = 1.0
-"""How long a key is not looked up again: so long at the most one that another process revoked still works."""
+"""A key is not looked up again while events are known up to so long ago, and tell of no key that has ended:
+one that another process revoked still works for so long at the most.
+"""
+_ENDING_KEYS = {"key.revoked", "client.removed"}
 _MOST_KNOWN = 100_000
 _MOST_CLIENT_JSON_BYTES = 64 * 1024
 """Of those who are no operators: a report is small, and JSON takes many times its size to read."""
@@ -78,13 +82,15 @@ _OPERATOR = Principal("operator", Scope.MANAGE)
 class Guard:
     """Checks keys and tokens, what they are good for, and how often they come."""
 
-    def __init__(self, settings: Settings, database: Database) -> None:
+    def __init__(self, settings: Settings, database: Database, hub: EventHub) -> None:
         self.tokens = AccessTokens(settings.operator_key)
         self.failures = FailedAttempts()
         self._operator_digest = digest_of(settings.operator_key.get_secret_value())
         self._database = database
         self._client_limit, self._operator_limit = map(RateLimit, settings.rate_limits)
-        self._known: dict[str, tuple[float, ApiKey]] = {}
+        self._known: dict[str, ApiKey] = {}
+        self._hub = hub
+        hub.when_any(_ENDING_KEYS, self.forget)
 
     async def identify(self, request: Request) -> Principal:
         """The holder of the key that came with a request, or that the token stands for that came."""
@@ -123,7 +129,7 @@ class Guard:
         limit.count(principal.key_id)
 
     def forget(self) -> None:
-        """Look every key up again: one was revoked here."""
+        """Look every key up again: one was revoked."""
         self._known = {}
 
     async def _holder_by_token(self, text: str) -> Principal | None:
@@ -136,20 +142,19 @@ class Guard:
     async def _valid_key(self, key_id: str | None) -> ApiKey | None:
         if key_id is None:
             return None
-        read_at, key = self._known.get(key_id, (0.0, None))
-        if time.monotonic() >= read_at + _KNOWN_FOR_S:
+        key = self._known.get(key_id)
+        if key is None or time.monotonic() >= self._hub.looked_at + _KNOWN_FOR_S:
             key = await run_in_threadpool(self._look_up, key_id)
         return key
 
     def _look_up(self, key_id: str) -> ApiKey | None:
-        read_at = time.monotonic()
         known = self._known  # if it is forgotten while the key is read, so is what was read
         with self._database.reading() as store:
             key = store.keys.find(key_id)
         if key is not None:
             if len(known) >= _MOST_KNOWN:
                 known.clear()
-            known[key_id] = (read_at, key)
+            known[key_id] = key
         return key
 
 

@@ -7,6 +7,7 @@ from operator_api.keeper import Keeper
 from operator_api.monitoring import Monitoring
 from operator_api.report_writer import ReportWriter
 from operator_api.security import Guard
+from operator_api.update_writer import UpdateWriter
 from services.settings import Settings
 from services.storage.database import Database
 from services.storage.migration import migrate
@@ -25,6 +26,7 @@ class Service:
     guard: Guard
     hub: EventHub
     reports: ReportWriter
+    updates: UpdateWriter
     publisher: Publisher
     keeper: Keeper
     monitoring: Monitoring
@@ -45,13 +47,15 @@ def bootstrap(settings: Settings) -> Service:
     database.set_clock()
     monitoring = Monitoring(database)
     publisher = Publisher(settings.broker_url)
+    hub = EventHub(database)
     return Service(
         settings=settings,
         database=database,
         models=models,
-        guard=Guard(settings, database),
-        hub=EventHub(database),
+        guard=Guard(settings, database, hub),
+        hub=hub,
         reports=ReportWriter(database),
+        updates=UpdateWriter(database),
         publisher=publisher,
         keeper=Keeper(settings, database, models, publisher=publisher, monitoring=monitoring),
         monitoring=monitoring,

@@ -87,7 +87,7 @@ def aggregate_round(workshop: Workshop, job: Job, progress: Progress) -> bool:
         round_ = store.rounds.get(job.subject["round_id"])
         task = store.tasks.get(round_.task_id)
         model = store.models.get(task.serial, round_.model_version)
-        updates = store.rounds.updates(round_.serial)
+        updates = store.updates.of_round(round_.serial)
     with workshop.models.hold({model.digest, *(update.digest for update in updates)}) as paths:
         aggregated = aggregate(
             paths[model.digest],

@@ -1,15 +1,14 @@
 """``GET /dashboard/events``: for the pages that are open, what ``/events`` tells, for a session."""
 
-from collections.abc import AsyncIterable
+from collections.abc import AsyncIterator
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Request
-from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pydantic import Field
 
 from operator_api.dashboard.page_route import DataRoute, SessionNeededError, admit_session
 from operator_api.dependencies import ServiceDep
-from operator_api.routes.events import follow_events
+from operator_api.event_stream import EventStream, follow_as_text
 from operator_api.security import Access, access
 from services.contract.fields import RoundId, TaskId
 
@@ -18,7 +17,7 @@ router = APIRouter(route_class=DataRoute, include_in_schema=False)
 _Number = Annotated[int, Field(ge=0, le=2**63 - 1)]
 
 
-@router.get("/dashboard/events", response_class=EventSourceResponse, openapi_extra=access(Access.READ))
+@router.get("/dashboard/events", response_class=EventStream, openapi_extra=access(Access.READ))
 async def follow_for_page(
     request: Request,
     service: ServiceDep,
@@ -26,15 +25,21 @@ async def follow_for_page(
     round_id: Annotated[RoundId | None, Query()] = None,
     after: Annotated[_Number | None, Query()] = None,
     last_event_id: Annotated[_Number | None, Header()] = None,
-) -> AsyncIterable[ServerSentEvent]:
+) -> EventStream:
     """Server-sent events without a name: a browser gives only such to ``onmessage``.
 
     ``after`` is for a script that connects anew; a browser that does so by itself sends ``Last-Event-ID``.
     """
     position = after if last_event_id is None else last_event_id
-    async for event in follow_events(service, task_id, round_id, position):
+    parts = follow_as_text(service.hub, position, task_id, round_id, named=False)
+    return EventStream(_while_session_lasts(request, parts))
+
+
+async def _while_session_lasts(request: Request, parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """It may end while the stream is silent."""
+    async for part in parts:
         try:
-            await admit_session(request)  # it may have ended while the stream was silent
+            await admit_session(request)
         except SessionNeededError:
             return
-        yield event.model_copy(update={"event": None})
+        yield part

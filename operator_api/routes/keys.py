@@ -76,7 +76,9 @@ def list_keys(
 )
 def revoke_key(key_id: Annotated[KeyId, Path()], service: ServiceDep) -> None:
     """From now on the key is good for nothing. The one in `FEDCS_OPERATOR_KEY` can only be changed there."""
+    now = service.database.now()
     with service.database.unit_of_work() as uow:
-        uow.keys.revoke(key_id, service.database.now())
+        uow.keys.revoke(key_id, now)
+        uow.events.record("key.revoked", now, key_id=key_id)
         uow.commit()
     service.guard.forget()

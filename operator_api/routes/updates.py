@@ -49,7 +49,7 @@ from services.protocol.distribution import begin_collection, hand_out_model, not
 from services.protocol.upload import (
     Arrival,
     Expected,
-    accept_update,
+    Received,
     admit_upload,
     record_late,
     record_rejection,
@@ -196,17 +196,8 @@ class _Upload:
         now = self._service.database.now()  # it is all here; how long the store takes is not the client's
         blob = incoming.keep()
         try:
-            with self._service.database.unit_of_work() as uow:
-                is_new = accept_update(
-                    uow,
-                    self._round_id,
-                    self._client_id,
-                    blob,
-                    data_samples=self._data_samples,
-                    arrival=self._arrival,
-                    now=now,
-                )
-                uow.commit()
+            received = Received(self._client_id, blob, self._data_samples, self._arrival, now)
+            is_new = self._service.updates.accept(self._round_id, received)
         except (DeadlinePassedError, SlotClosedError):
             self._late()
             raise

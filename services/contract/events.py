@@ -32,7 +32,7 @@ class EventResponse(BaseModel):
         description="`task.*` and `round.*` with the new state, `update.received`, `update.late`, "
         "`update.rejected`, `model.created`, `model.evaluated`, `training.*`, `job.started`, "
         "`job.progress` (`done`, from 0 to 1), `job.handed_back`, `job.failed`, `clients.enrolled`, "
-        "`client.removed`."
+        "`client.removed`, `key.revoked`."
     )
     at: Timestamp
     task_id: str | None

@@ -107,6 +107,17 @@ class Slot:
 
 
 @dataclass(frozen=True)
+class AcceptedUpdate:
+    """What a client uploaded in time; the bytes are in the model store, under their digest."""
+
+    client_id: str
+    digest: str
+    size_bytes: int
+    data_samples: int
+    received_at: datetime
+
+
+@dataclass(frozen=True)
 class Round:
     """A round as it stands."""
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from services.domain.evaluation import Evaluation, Score
 from services.domain.jobs import Job, JobKind
 from services.domain.resources import ResourceReports
-from services.domain.rounds import Candidate, Round, Slot
+from services.domain.rounds import AcceptedUpdate, Candidate, Round, Slot
 from services.domain.tasks import Task, TaskTerms
 from services.domain.trainings import Training
 
@@ -115,7 +115,7 @@ class ModelsPort(Protocol):
 
 
 class RoundsPort(Protocol):
-    """The rounds, their candidates, slots and updates."""
+    """The rounds, their candidates and slots."""
 
     def add(self, task_serial: int, number: int, **values: object) -> Round:
         """Open one."""
@@ -169,6 +169,14 @@ class RoundsPort(Protocol):
         """Set what is kept of a slot."""
         ...
 
+    def slots_of(self, round_serial: int, client_ids: Sequence[str]) -> Mapping[str, Slot]:
+        """The slots of these clients, by their ids."""
+        ...
+
+    def change_slots(self, round_serial: int, values: Mapping[str, Mapping[str, object]]) -> None:
+        """Set the same of several slots, for each client to values of its own."""
+        ...
+
     def settle_slots(self, round_serial: int) -> None:
         """Give every pending slot its outcome."""
         ...
@@ -177,13 +185,19 @@ class RoundsPort(Protocol):
         """How many slots have no outcome yet."""
         ...
 
-    def add_update(
-        self, round_serial: int, client_id: str, blob: Any, data_samples: int, now: datetime
-    ) -> None:
-        """Record an accepted update."""
+
+class UpdatesPort(Protocol):
+    """What clients uploaded."""
+
+    def awaited(self, round_id: str, client_id: str) -> tuple[Task, Round, Slot | None, Stored]:
+        """A round with its task and its model, and the client's slot if it has one."""
         ...
 
-    def update_of(self, round_serial: int, client_id: str) -> Stored | None:
+    def add(self, round_serial: int, accepted: Sequence[AcceptedUpdate]) -> None:
+        """Record accepted updates."""
+        ...
+
+    def of_client(self, round_serial: int, client_id: str) -> AcceptedUpdate | None:
         """A client's accepted update."""
         ...
 
@@ -282,6 +296,8 @@ class Store(Protocol):
     def models(self) -> ModelsPort: ...  # noqa: D102
     @property
     def rounds(self) -> RoundsPort: ...  # noqa: D102
+    @property
+    def updates(self) -> UpdatesPort: ...  # noqa: D102
     @property
     def trainings(self) -> TrainingsPort: ...  # noqa: D102
     @property

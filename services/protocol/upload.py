@@ -1,10 +1,20 @@
 """Scheduled Update and Upload (step 5 of Protocol 2 in the paper): updates in time are accepted."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from services.domain.nanoseconds import to_ns, to_seconds
-from services.domain.rounds import UPLOAD_STATES, Round, RoundState, Slot, SlotOutcome, Timing, judge_upload
+from services.domain.rounds import (
+    UPLOAD_STATES,
+    AcceptedUpdate,
+    Round,
+    RoundState,
+    Slot,
+    SlotOutcome,
+    Timing,
+    judge_upload,
+)
 from services.domain.tasks import Clock, Task
 from services.errors import (
     ConflictError,
@@ -41,56 +51,93 @@ class Expected:
     model: Stored
 
 
+@dataclass(frozen=True)
+class Received:
+    """An upload that has come to its end and was found good; its bytes are in the model store."""
+
+    client_id: str
+    blob: Stored
+    data_samples: int
+    arrival: Arrival
+    at: datetime
+
+
 def admit_upload(store: Store, round_id: str, client_id: str, arrival: Arrival) -> Expected:
     """Refuse an upload before it is read, if nothing good can come of it."""
-    round_ = store.rounds.get(round_id)
-    task = store.tasks.get(round_.task_id)
-    slot = store.rounds.slot(round_.serial, client_id)
+    task, round_, slot, model = store.updates.awaited(round_id, client_id)
     if slot is None:
         raise NotSelectedError(f"The client {client_id!r} was not selected for the round {round_id!r}.")
     _check_clock(task, arrival)
     if slot.outcome is not SlotOutcome.RECEIVED:  # else the same bytes may come again, at any time
         _check_time(task, round_, slot, _elapsed_ns(task, round_, arrival, arrival.began_at))
-    return Expected(task, round_, slot, store.models.get(task.serial, round_.model_version))
+    return Expected(task, round_, slot, model)
 
 
-def accept_update(
-    store: Store,
-    round_id: str,
-    client_id: str,
-    blob: Stored,
-    *,
-    data_samples: int,
-    arrival: Arrival,
-    now: datetime,
-) -> bool:
-    """Record an update that has been received and checked; false if it had been recorded before."""
+def accept_updates(store: Store, round_id: str, received: Sequence[Received]) -> list[bool | ConflictError]:
+    """Record uploads of a round that were admitted; of each whether it is new, or why it comes to nothing."""
     task, round_ = lock_round(store, round_id)
-    slot = store.rounds.slot(round_.serial, client_id)
-    assert slot is not None, "admitted"
-    if slot.outcome is SlotOutcome.RECEIVED:
-        known = store.rounds.update_of(round_.serial, client_id)
-        assert known is not None, "received"
-        if known.digest == blob.digest:
-            return False
-        raise UpdateExistsError(f"The client {client_id!r} has sent another update for this round already.")
-    elapsed_ns = _elapsed_ns(task, round_, arrival, now)
-    _check_time(task, round_, slot, elapsed_ns)
-    store.rounds.change_slot(
-        round_.serial,
-        client_id,
-        outcome=SlotOutcome.RECEIVED,
-        uploaded_at=now,
-        elapsed_s=to_seconds(elapsed_ns),
-        **_actual_times(task, slot, arrival, now),
-    )
-    store.rounds.add_update(round_.serial, client_id, blob, data_samples, now)
-    round_ = store.rounds.change(round_, received=round_.received + 1, active_at=now)
-    _tell(store, round_, "update.received", client_id, now, elapsed_s=to_seconds(elapsed_ns))
+    slots = store.rounds.slots_of(round_.serial, [one.client_id for one in received])
+    taken: dict[str, Received] = {}
+    outcomes: list[bool | ConflictError] = []
+    for one in received:
+        slot = slots[one.client_id]
+        before = _digest_before(store, round_, slot, taken)
+        try:
+            if before is None:
+                _check_time(task, round_, slot, _elapsed_ns(task, round_, one.arrival, one.at))
+                taken[one.client_id] = one
+            elif before != one.blob.digest:
+                raise UpdateExistsError(
+                    f"The client {one.client_id!r} has sent another update for this round already."
+                )
+            outcomes.append(before is None)
+        except ConflictError as refusal:
+            outcomes.append(refusal)
+    if taken:
+        _record(store, task, round_, slots, taken)
+    return outcomes
+
+
+def _digest_before(store: Store, round_: Round, slot: Slot, taken: Mapping[str, Received]) -> str | None:
+    """The digest of the update that the client has sent before, if it has."""
+    if slot.client_id in taken:
+        return taken[slot.client_id].blob.digest
+    if slot.outcome is not SlotOutcome.RECEIVED:
+        return None
+    known = store.updates.of_client(round_.serial, slot.client_id)
+    assert known is not None, "received"
+    return known.digest
+
+
+def _record(
+    store: Store, task: Task, round_: Round, slots: Mapping[str, Slot], taken: Mapping[str, Received]
+) -> None:
+    """Record new updates, and close the round if nothing more is to come."""
+    elapsed_s = {
+        one.client_id: to_seconds(_elapsed_ns(task, round_, one.arrival, one.at)) for one in taken.values()
+    }
+    changes = {
+        one.client_id: {
+            "outcome": SlotOutcome.RECEIVED,
+            "uploaded_at": one.at,
+            "elapsed_s": elapsed_s[one.client_id],
+            **_actual_times(task, slots[one.client_id], one.arrival, one.at),
+        }
+        for one in taken.values()
+    }
+    store.rounds.change_slots(round_.serial, changes)
+    accepted = [
+        AcceptedUpdate(one.client_id, one.blob.digest, one.blob.size_bytes, one.data_samples, one.at)
+        for one in taken.values()
+    ]
+    store.updates.add(round_.serial, accepted)
+    now = max(one.at for one in taken.values())
+    round_ = store.rounds.change(round_, received=round_.received + len(taken), active_at=now)
+    for one in taken.values():
+        _tell(store, round_, "update.received", one.client_id, one.at, elapsed_s=elapsed_s[one.client_id])
     if round_.state is RoundState.SCHEDULED:
         round_ = move_round(store, round_, RoundState.COLLECTING, now)
     close_if_complete(store, task, round_, now)
-    return True
 
 
 def record_late(store: Store, round_id: str, client_id: str, arrival: Arrival, now: datetime) -> None:

@@ -40,6 +40,7 @@ from services.storage.rounds import Rounds
 from services.storage.selections import Selections
 from services.storage.tasks import Models, Tasks
 from services.storage.trainings import Trainings
+from services.storage.updates import Updates
 
 _MOST_CONNECTIONS = {"sqlite": 8, "postgresql": 64}
 """On PostgreSQL as many as the API has threads, and some for the keeper and the writer. On SQLite each fills
@@ -77,6 +78,7 @@ class Store:
         self.tasks = Tasks(connection)
         self.models = Models(connection)
         self.rounds = Rounds(connection)
+        self.updates = Updates(connection)
         self.trainings = Trainings(connection)
         self.jobs = Jobs(connection)
         self.events = Events(connection)

@@ -1,8 +1,7 @@
-"""Rounds with their candidates, slots and updates."""
+"""Rounds with their candidates and slots."""
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
-from datetime import datetime
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,6 @@ from services.domain.rounds import (
 )
 from services.errors import RoundNotFoundError
 from services.storage.ids import new_id
-from services.storage.model_store import Blob
 from services.storage.rows import (
     Page,
     Paging,
@@ -31,19 +29,7 @@ from services.storage.rows import (
     insert_tuples,
     with_values,
 )
-from services.storage.tables import candidates, clients, resource_reports, rounds, slots, tasks, updates
-
-
-@dataclass(frozen=True)
-class StoredUpdate:
-    """An update that was accepted; the bytes are in the model store."""
-
-    client_id: str
-    digest: str
-    size_bytes: int
-    data_samples: int
-    received_at: datetime
-
+from services.storage.tables import candidates, clients, resource_reports, rounds, slots, tasks
 
 _ROUNDS = select(rounds, tasks.c.task_id).join_from(rounds, tasks, tasks.c.serial == rounds.c.task_serial)
 _ROUND = with_values(_ROUNDS, rounds.c.round_id)
@@ -84,8 +70,9 @@ _PENDING_SLOTS = with_values(
     select(func.count()).where(slots.c.outcome == SlotOutcome.PENDING), slots.c.round_serial
 )
 _CHANGE_SLOT = change_where(slots, slots.c.round_serial, slots.c.client_id)
-_UPDATE = with_values(select(updates), updates.c.round_serial, updates.c.client_id)
-_ADD_UPDATE = insert(updates)
+_SLOTS_OF = with_values(
+    select(slots).where(slots.c.client_id.in_(bindparam("client_ids", expanding=True))), slots.c.round_serial
+)
 
 
 class Rounds:
@@ -244,6 +231,17 @@ class Rounds:
         of_client = {"of_round_serial": round_serial, "of_client_id": client_id}
         self._connection.execute(_CHANGE_SLOT, of_client | values)
 
+    def slots_of(self, round_serial: int, client_ids: Sequence[str]) -> dict[str, Slot]:
+        """The slots of these clients, by their ids."""
+        of_clients = {"round_serial": round_serial, "client_ids": client_ids}
+        rows = self._connection.execute(_SLOTS_OF, of_clients)
+        return {row.client_id: as_dataclass(Slot, row) for row in rows}
+
+    def change_slots(self, round_serial: int, values: Mapping[str, Mapping[str, object]]) -> None:
+        """Set the same columns of several slots, for each client to values of its own."""
+        rows = [{"of_round_serial": round_serial, "of_client_id": one, **values[one]} for one in values]
+        self._connection.execute(_CHANGE_SLOT, rows)
+
     def settle_slots(self, round_serial: int) -> None:
         """Give every pending slot its outcome: nothing more is accepted."""
         pending = (slots.c.round_serial == round_serial) & (slots.c.outcome == SlotOutcome.PENDING)
@@ -255,36 +253,6 @@ class Rounds:
         """How many slots have no outcome yet."""
         pending: int = self._connection.execute(_PENDING_SLOTS, {"round_serial": round_serial}).scalar_one()
         return pending
-
-    def add_update(
-        self, round_serial: int, client_id: str, blob: Blob, data_samples: int, now: datetime
-    ) -> None:
-        """Record an accepted update."""
-        row = {
-            "round_serial": round_serial,
-            "client_id": client_id,
-            "digest": blob.digest,
-            "size_bytes": blob.size_bytes,
-            "data_samples": data_samples,
-            "received_at": now,
-        }
-        self._connection.execute(_ADD_UPDATE, row)
-
-    def update_of(self, round_serial: int, client_id: str) -> StoredUpdate | None:
-        """A client's accepted update."""
-        of_client = {"round_serial": round_serial, "client_id": client_id}
-        row = self._connection.execute(_UPDATE, of_client).one_or_none()
-        return as_dataclass(StoredUpdate, row) if row else None
-
-    def updates(self, round_serial: int) -> list[StoredUpdate]:
-        """All accepted updates, in slot order."""
-        query = (
-            select(updates)
-            .join_from(updates, slots)
-            .where(updates.c.round_serial == round_serial)
-            .order_by(slots.c.order)
-        )
-        return [as_dataclass(StoredUpdate, row) for row in self._connection.execute(query)]
 
 
 def _candidate(row: Row[Any]) -> Candidate:

@@ -43,6 +43,13 @@ def as_dataclass(kind: type[_D], row: Row[Any], **given: object) -> _D:
     return kind(**{name: values[name] for name in _field_names(kind) if name not in given}, **given)
 
 
+def out_of_table(kind: type[_D], row: Row[Any], table: Table, **given: object) -> _D:
+    """A dataclass from the columns of one of several tables whose columns are in the row."""
+    values = row._mapping  # noqa: SLF001 - SQLAlchemy's public name
+    names = (name for name in _field_names(kind) if name not in given)
+    return kind(**{name: values[table.c[name]] for name in names}, **given)
+
+
 @cache
 def _field_names(kind: "type[DataclassInstance]") -> tuple[str, ...]:
     return tuple(field.name for field in fields(kind))

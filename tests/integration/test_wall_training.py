@@ -90,7 +90,7 @@ def test_what_is_trained_in_time_is_sent_and_else_a_stand_in(here: Site) -> None
     assert found.last_round is not None
     with here.worker.database.reading() as store:
         round_ = store.rounds.get(found.last_round.schedule.round_id)
-        digests = {update.client_id: update.digest for update in store.rounds.updates(round_.serial)}
+        digests = {update.client_id: update.digest for update in store.updates.of_round(round_.serial)}
     trained = hashlib.sha256(make_model(TRAINED)).hexdigest()
     assert digests[uploads[1].client_id] == trained != digests[uploads[0].client_id]
 

@@ -27,6 +27,7 @@ from services.domain.nanoseconds import to_seconds
 from services.domain.rounds import RoundState
 from services.domain.tasks import Clock, SlotEnforcement
 from services.errors import (
+    ConflictError,
     DeadlinePassedError,
     FedCSError,
     SlotClosedError,
@@ -39,7 +40,14 @@ from services.protocol.job_failure import fail_job
 from services.protocol.job_lease import LEASE, claim_job, hand_back_job, renew_job
 from services.protocol.next_round import advance_task
 from services.protocol.resource_request import end_report_window, open_round
-from services.protocol.upload import Arrival, accept_update, admit_upload, record_late, record_rejection
+from services.protocol.upload import (
+    Arrival,
+    Received,
+    accept_updates,
+    admit_upload,
+    record_late,
+    record_rejection,
+)
 from services.storage.database import Database, Store, UnitOfWork
 from services.storage.migration import migrate
 from services.storage.model_store import Blob
@@ -259,9 +267,11 @@ class RoundLife(RuleBasedStateMachine):
 
         def send(uow: UnitOfWork) -> bool:
             admit_upload(uow, round_id, client_id, arrival)
-            return accept_update(
-                uow, round_id, client_id, file, data_samples=100, arrival=arrival, now=self.now
-            )
+            received = Received(client_id, file, 100, arrival, self.now)
+            (outcome,) = accept_updates(uow, round_id, [received])
+            if isinstance(outcome, ConflictError):
+                raise outcome
+            return outcome
 
         done = self.act(send)
         if done in (DeadlinePassedError.cause, SlotClosedError.cause):
@@ -454,7 +464,7 @@ class RoundLife(RuleBasedStateMachine):
             for stored, expected in zip(rounds, self.model.rounds, strict=True):
                 outcomes = {slot.client_id: slot.outcome for slot in store.rounds.slots(stored.serial)}
                 assert outcomes == {name: slot.outcome for name, slot in expected.slots.items()}
-                kept = {one.client_id: one.digest for one in store.rounds.updates(stored.serial)}
+                kept = {one.client_id: one.digest for one in store.updates.of_round(stored.serial)}
                 for (round_id, client_id), digest in self.accepted.items():
                     assert round_id != stored.round_id or kept[client_id] == digest
 

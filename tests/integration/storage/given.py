@@ -20,7 +20,7 @@ from services.domain.tasks import (
 from services.protocol.hosted_training import request_training
 from services.protocol.initialization import set_initial_model, start_task
 from services.protocol.resource_request import open_round
-from services.protocol.upload import Arrival, accept_update
+from services.protocol.upload import Arrival, Received, accept_updates
 from services.storage.columns import to_microseconds
 from services.storage.database import UnitOfWork
 from services.storage.idempotency import SavedAnswer
@@ -125,7 +125,7 @@ def scheduled_round(uow: UnitOfWork, *client_ids: str, **changes: object) -> Rou
 def received_update(uow: UnitOfWork, round_: Round, client_id: str, blob: Blob = UPDATE) -> None:
     """An update that was accepted 10 s into a simulated round."""
     arrival = Arrival(NOW, elapsed_s=10.0, update_s=2.0, upload_s=3.0)
-    accept_update(uow, round_.round_id, client_id, blob, data_samples=100, arrival=arrival, now=NOW)
+    assert accept_updates(uow, round_.round_id, [Received(client_id, blob, 100, arrival, NOW)]) == [True]
 
 
 def operator_key(uow: UnitOfWork, scope: Scope = Scope.MANAGE, created_at: datetime = NOW) -> NewKey:

@@ -6,18 +6,24 @@ import numpy as np
 import pytest
 from sqlalchemy.exc import IntegrityError
 
-from services.domain.rounds import Candidate, CandidateOutcome, Round, RoundState, Slot, SlotOutcome
+from services.domain.rounds import (
+    AcceptedUpdate,
+    Candidate,
+    CandidateOutcome,
+    Round,
+    RoundState,
+    Slot,
+    SlotOutcome,
+)
 from services.domain.tasks import Task
 from services.errors import RoundNotFoundError
 from services.protocol.aggregation import close_round
 from services.protocol.initialization import cancel_task
 from services.protocol.resource_request import end_report_window, open_round
 from services.storage.database import Database, Store, UnitOfWork
-from services.storage.model_store import Blob
-from services.storage.rounds import StoredUpdate
 from services.storage.rows import Paging
 from tests.integration.storage import given
-from tests.integration.storage.given import NOW, SECOND, UPDATE
+from tests.integration.storage.given import NOW, SECOND
 
 
 def test_a_new_round_is_kept_as_it_was_opened(database: Database) -> None:
@@ -224,16 +230,16 @@ def test_updates_come_in_slot_order_whatever_the_order_they_arrived_in(database:
         round_ = given.scheduled_round(uow, *"abcd")
         in_order = [slot.client_id for slot in uow.rounds.slots(round_.serial)]
         for client_id in reversed(in_order[1:]):
-            blob = Blob(client_id * 64, 2**33)
-            uow.rounds.add_update(round_.serial, client_id, blob, 2**33, NOW + SECOND)
-        assert [one.client_id for one in uow.rounds.updates(round_.serial)] == in_order[1:]
+            update = AcceptedUpdate(client_id, client_id * 64, 2**33, 2**33, NOW + SECOND)
+            uow.updates.add(round_.serial, [update])
+        assert [one.client_id for one in uow.updates.of_round(round_.serial)] == in_order[1:]
         last = in_order[3]
-        assert uow.rounds.update_of(round_.serial, last) == StoredUpdate(
+        assert uow.updates.of_client(round_.serial, last) == AcceptedUpdate(
             last, last * 64, 2**33, 2**33, NOW + SECOND
         )
-        assert uow.rounds.update_of(round_.serial, in_order[0]) is None
+        assert uow.updates.of_client(round_.serial, in_order[0]) is None
         with pytest.raises(IntegrityError):
-            uow.rounds.add_update(round_.serial, last, UPDATE, 1, NOW)
+            uow.updates.add(round_.serial, [AcceptedUpdate(last, "0" * 64, 1, 1, NOW)])
 
 
 def _add(uow: UnitOfWork, task: Task, number: int, **changes: object) -> Round:
