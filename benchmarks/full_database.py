@@ -75,7 +75,7 @@ def _play_task(database: Database, place: int, now: datetime) -> tuple[str, str]
         with database.unit_of_work() as uow:
             round_ = open_round(uow, task.task_id, now)
             uow.commit()
-        with database.engine.execution_options(writing=True).connect() as connection:
+        with database.transaction(writing=True) as connection:
             _end_round(connection, round_, now)
             connection.commit()
     return task.task_id, round_.round_id

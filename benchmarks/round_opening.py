@@ -154,7 +154,7 @@ class _Timed:
 def _insert_raw(database: Database, round_serial: int) -> float:
     """Take the candidates of a round out, and put the same rows back straight through the driver."""
     of_round = {"round": round_serial}
-    with database.engine.execution_options(writing=True).connect() as connection:
+    with database.transaction(writing=True) as connection:
         found = connection.execute(text("SELECT * FROM candidates WHERE round_serial = :round"), of_round)
         names = list(found.keys())
         rows = sorted((tuple(row) for row in found), key=itemgetter(names.index("position")))
@@ -164,7 +164,7 @@ def _insert_raw(database: Database, round_serial: int) -> float:
     mark = "?" if database.is_sqlite else "%s"
     statement = f"INSERT INTO candidates ({', '.join(names)}) VALUES ({', '.join([mark] * len(names))})"  # noqa: S608
     began = time.perf_counter()
-    with database.engine.execution_options(writing=True).connect() as connection:
+    with database.transaction(writing=True) as connection:
         connection.exec_driver_sql(statement, rows)
         connection.commit()
     return time.perf_counter() - began

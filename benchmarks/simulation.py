@@ -89,11 +89,12 @@ async def _run(url: str, scenario: Scenario, *, training: bool) -> tuple[Simulat
                 seen.append(event)  # noqa: PERF401 - it never ends by itself
 
     async with AsyncApi(url, OPERATOR_KEY) as api:
-        watching = asyncio.create_task(watch(api))
+        watching = asyncio.create_task(watch(api)) if training else None
         run = await run_simulated(
             api, scenario, name=f"bench-{secrets.token_hex(4)}", training=training, on_round=lambda _: None
         )
-        watching.cancel()
+        if watching is not None:
+            watching.cancel()
     return run, seen
 
 

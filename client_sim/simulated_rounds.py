@@ -28,8 +28,10 @@ from services.domain.rounds import OPEN_STATES, UPLOAD_STATES, RoundState, SlotO
 from services.domain.tasks import TaskState
 from services.domain.trainings import TrainingState
 
-_UPLOADS_AT_ONCE = 4
-"""Enough to keep the service busy; each holds a model in memory."""
+_MOST_UPLOADS, _FEWEST_UPLOADS = 24, 4
+"""At once: the service takes many together for little more than one."""
+_BYTES_AT_ONCE = 64 * 1024 * 1024
+"""Each holds a model in memory."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +127,7 @@ class Rounds:
 
     async def _train(self, opened: RoundResponse, devices: dict[str, Played]) -> int:
         """Have workers train, and send each update when it is there; how many trainings failed."""
-        free = asyncio.Semaphore(_UPLOADS_AT_ONCE)
+        free = asyncio.Semaphore(_FEWEST_UPLOADS)
         trainings = [
             await self.api.send(
                 calls.request_training(opened.round_id, client_id, self.fleet.number(client_id))
@@ -166,7 +168,7 @@ class Rounds:
                 await self._upload(opened.round_id, device, update)
 
         async with together() as uploads:
-            for _ in range(_UPLOADS_AT_ONCE):
+            for _ in range(_uploads_at_once(len(model))):
                 uploads.create_task(upload_some())
 
     async def _upload(self, round_id: str, device: Played, update: bytes) -> None:
@@ -221,6 +223,10 @@ class Rounds:
             event = await self._next_of("model.evaluated")
             if event.data["version"] == opened.model_version + 1:
                 return event.data["accuracy"], event.data["loss"]
+
+
+def _uploads_at_once(model_bytes: int) -> int:
+    return min(max(_BYTES_AT_ONCE // model_bytes, _FEWEST_UPLOADS), _MOST_UPLOADS)
 
 
 @dataclass(frozen=True)

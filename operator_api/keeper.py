@@ -17,7 +17,7 @@ from operator_api.sweeper import Sweeper
 from services.domain.rounds import UPLOAD_STATES, RoundState
 from services.protocol.aggregation import close_if_overdue
 from services.protocol.job_failure import fail_job
-from services.protocol.next_round import advance_task
+from services.protocol.next_round import advance_task, is_due
 from services.protocol.resource_request import end_report_window
 from services.settings import Settings
 from services.storage.database import Database
@@ -150,12 +150,7 @@ class Keeper:
 
     def _advance_tasks(self) -> None:
         with self._database.reading() as store:
-            idle = [
-                task
-                for task in store.tasks.running()
-                if (task.terms.auto_advance or task.terms.final_deadline_s is not None)
-                and store.rounds.open_of(task.serial) is None
-            ]
+            idle = [task for task in store.tasks.idle() if is_due(store, task, self._database.now())]
         for task in idle:
             with self._database.unit_of_work() as uow:
                 if advance_task(uow, task.task_id, self._database.now()):

@@ -112,7 +112,7 @@ async def receive_model(
 
     def end() -> _T:
         with files:
-            _write_all(blob, rest)
+            blob.write(b"".join(rest))
             if content_digest is not None and blob.digest != announced_sha256(content_digest):
                 raise DigestMismatchError(
                     "The body does not have the SHA-256 digest that Content-Digest announces."
@@ -138,15 +138,10 @@ async def _stream(request: Request, blob: IncomingBlob, max_bytes: int) -> list[
             if received_bytes > max_bytes:
                 raise TooLargeError(f"The body is larger than {max_bytes} bytes.")
             if waiting_bytes >= _BUFFER_BYTES:
-                await run_in_threadpool(_write_all, blob, waiting)
+                await run_in_threadpool(blob.write, b"".join(waiting))  # once: many pieces take longer
                 waiting, waiting_bytes = [], 0
             waiting.append(chunk)
             waiting_bytes += len(chunk)
     except ClientDisconnect as error:
         raise HTTPException(400, "The connection ended before the body did.") from error
     return waiting
-
-
-def _write_all(blob: IncomingBlob, chunks: list[bytes]) -> None:
-    for chunk in chunks:
-        blob.write(chunk)

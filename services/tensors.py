@@ -43,7 +43,7 @@ _ELEMENT_BYTES = {
 _WIDE_FLOATS = {"F32": "<f4", "F64": "<f8"}
 _NARROW_EXPONENTS = {"F16": np.uint16(0x7C00), "BF16": np.uint16(0x7F80)}
 """The exponent bits: all of them are set in numbers that are not finite, and only there."""
-_CHUNK_BYTES = 256 * 1024
+_CHUNK_BYTES = 512 * 1024
 
 
 @dataclass(frozen=True)

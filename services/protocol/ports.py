@@ -77,10 +77,6 @@ class TasksPort(Protocol):
         """The id of one."""
         ...
 
-    def running(self) -> list[Task]:
-        """Those that may want another round."""
-        ...
-
     def change(self, task: Task, **values: object) -> Task:
         """Set what is kept of it."""
         ...

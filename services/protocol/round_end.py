@@ -53,11 +53,16 @@ def cancel_open_round(store: Store, task: Task, now: datetime) -> None:
 
 
 def finish_if_out_of_time(store: Store, task: Task, now: datetime) -> bool:
-    """Finish a running task without an open round when no further one would end by the final deadline."""
-    if task.fits_another_round(elapsed_at(task, now)):
+    """Finish a running task without an open round when it is out of time."""
+    if not is_out_of_time(task, now):
         return False
     move_task(store, task, TaskState.FINISHED, now, outcome="The final deadline leaves no time for a round.")
     return True
+
+
+def is_out_of_time(task: Task, now: datetime) -> bool:
+    """Whether no further round would end by the final deadline."""
+    return not task.fits_another_round(elapsed_at(task, now))
 
 
 def elapsed_at(task: Task, now: datetime) -> float:

@@ -21,7 +21,7 @@ _LOCK_NUMBER = 0x0FED_C5
 def migrate(database: Database) -> None:
     """Bring the database to the newest shape; processes that start together take turns."""
     try:
-        with database.engine.execution_options(writing=True).begin() as connection:
+        with database.transaction(writing=True) as connection, connection.begin():
             if not database.is_sqlite:
                 connection.execute(text(f"SELECT pg_advisory_xact_lock({_LOCK_NUMBER})"))
             _run(connection, "head")
@@ -35,7 +35,7 @@ def migrate(database: Database) -> None:
 
 def downgrade(database: Database, revision: str) -> None:
     """Take the database back to an older shape."""
-    with database.engine.execution_options(writing=True).begin() as connection:
+    with database.transaction(writing=True) as connection, connection.begin():
         command.downgrade(_config(connection), revision)
 
 

@@ -1,7 +1,7 @@
 """Rounds with their candidates and slots."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -182,7 +182,7 @@ class Rounds:
         """Record who was selected."""
         if planned:
             self._connection.execute(
-                insert(slots), [{"round_serial": round_.serial, **asdict(slot)} for slot in planned]
+                insert(slots), [{"round_serial": round_.serial, **vars(slot)} for slot in planned]
             )
 
     def candidates(self, round_serial: int) -> list[Candidate]:

@@ -1,7 +1,7 @@
 """Tasks, the versions of their models, and how good those are."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -44,7 +44,12 @@ _ID_OF = with_values(select(tasks.c.task_id), tasks.c.serial)
 _SERIALS_OF = select(tasks.c.task_id, tasks.c.serial).where(
     tasks.c.task_id.in_(bindparam("task_ids", expanding=True))
 )
-_RUNNING = select(tasks).where(tasks.c.state == TaskState.RUNNING).order_by(tasks.c.serial)
+_WITH_OPEN_ROUND = select(rounds.c.task_serial).where(rounds.c.state.in_(OPEN_STATES))
+_IDLE = (
+    select(tasks)
+    .where(tasks.c.state == TaskState.RUNNING, tasks.c.serial.not_in(_WITH_OPEN_ROUND))
+    .order_by(tasks.c.serial)
+)
 _CHANGE = change_where(tasks, tasks.c.serial)
 _MODEL = with_values(select(model_versions), model_versions.c.task_serial, model_versions.c.version)
 
@@ -64,7 +69,7 @@ class Tasks:
             "created_at": now,
             "rounds": 0,
             "elapsed_s": 0.0,
-            **asdict(terms),
+            **vars(terms),
         }
         self._connection.execute(insert(tasks), row)
         return self.get(task_id)
@@ -100,9 +105,9 @@ class Tasks:
         task_id: str = self._connection.execute(_ID_OF, {"serial": serial}).scalar_one()
         return task_id
 
-    def running(self) -> list[Task]:
-        """Those that may want another round."""
-        return [_task(row) for row in self._connection.execute(_RUNNING)]
+    def idle(self) -> list[Task]:
+        """Those that are running and have no round under way."""
+        return [_task(row) for row in self._connection.execute(_IDLE)]
 
     def change(self, task: Task, **values: object) -> Task:
         """Set columns of a task that this transaction has locked."""
@@ -150,7 +155,7 @@ class Models:
 
     def add_score(self, task: Task, version: int, part: int, score: Score) -> None:
         """Keep how a version did on a part of the validation data."""
-        row = {"task_serial": task.serial, "version": version, "part": part, **asdict(score)}
+        row = {"task_serial": task.serial, "version": version, "part": part, **vars(score)}
         self._connection.execute(insert(evaluation_parts), row)
 
     def scores(self, task_serial: int, version: int) -> list[Score]:
@@ -163,7 +168,7 @@ class Models:
 
     def add_evaluation(self, task: Task, evaluation: Evaluation) -> None:
         """Keep how good a version is."""
-        self._connection.execute(insert(evaluations), {"task_serial": task.serial, **asdict(evaluation)})
+        self._connection.execute(insert(evaluations), {"task_serial": task.serial, **vars(evaluation)})
 
     def evaluation(self, task_serial: int, version: int) -> Evaluation | None:
         """How good a version is, if that is known."""

@@ -1,7 +1,6 @@
 """Clients' updates: what an upload is held against, and those that were accepted."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
 
 from sqlalchemy import Connection, and_, bindparam, insert, select
 
@@ -54,7 +53,7 @@ class Updates:
 
     def add(self, round_serial: int, accepted: Sequence[AcceptedUpdate]) -> None:
         """Record accepted updates."""
-        rows = [{"round_serial": round_serial, **asdict(one)} for one in accepted]
+        rows = [{"round_serial": round_serial, **vars(one)} for one in accepted]
         self._connection.execute(_ADD, rows)
 
     def of_client(self, round_serial: int, client_id: str) -> AcceptedUpdate | None:

@@ -227,7 +227,7 @@ def _evaluate(data_dir: Path, task_id: str, accuracies: tuple[float, ...]) -> No
 
 def _let_jobs_wait(data_dir: Path) -> None:
     database = Database(f"sqlite:///{data_dir}/fedcs.sqlite")
-    with database.engine.execution_options(writing=True).begin() as connection:
+    with database.transaction(writing=True) as connection, connection.begin():
         connection.execute(update(jobs).values(created_at=datetime.now(UTC) - timedelta(seconds=31)))
     database.close()
 

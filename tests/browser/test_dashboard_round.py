@@ -360,7 +360,7 @@ def _upload_at(
 def _end_window(stack: Stack, round_id: str) -> None:
     """As if an hour had passed; the service notices."""
     database = Database(f"sqlite:///{stack.directory}/fedcs.sqlite")
-    with database.engine.execution_options(writing=True).begin() as connection:
+    with database.transaction(writing=True) as connection, connection.begin():
         connection.execute(
             update(rounds).where(rounds.c.round_id == round_id).values(window_ends_at=datetime.now(UTC))
         )

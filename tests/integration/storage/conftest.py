@@ -61,7 +61,7 @@ def _migrated(url: str) -> Iterator[Database]:
 
 
 def _emptied(database: Database) -> Database:
-    with database.engine.execution_options(writing=True).begin() as connection:
+    with database.transaction(writing=True) as connection, connection.begin():
         for table in reversed(metadata.sorted_tables):
             connection.execute(delete(table))
         connection.execute(insert(event_counter).values(counter=1, last_number=0))

@@ -78,7 +78,7 @@ def test_tasks_are_listed_newest_first_by_state_in_pages(database: Database) -> 
         assert _page(store, 2, 3) == ([ids[0]], 4)
         assert _page(store, 1, 3, TaskState.READY) == ([ids[3], ids[0]], 2)
         assert _page(store, 1, 3, TaskState.FINISHED) == ([], 0)
-        assert [task.task_id for task in store.tasks.running()] == [ids[1]]
+        assert [task.task_id for task in store.tasks.idle()] == []
 
 
 def test_a_change_touches_its_own_task_only(database: Database) -> None:
