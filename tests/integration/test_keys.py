@@ -17,6 +17,7 @@ from tests.integration.cell import (
     resources,
     without_key,
 )
+from tests.integration.rounds_setup import eventually
 from tests.running_service import running_service
 
 
@@ -70,6 +71,19 @@ def test_a_revoked_key_is_good_for_nothing_at_once(service_on_each: httpx.Client
             assert_problem(holder.get("/clients"), 401, "UNAUTHENTICATED")
         shown = find_key(service_on_each, key["key_id"])
         assert shown["revoked_at"] >= shown["created_at"]
+
+
+def test_a_key_that_one_process_revokes_ends_in_the_others(tmp_path: Path) -> None:
+    with running_service(tmp_path) as one, running_service(tmp_path) as other:
+        key = make_key(one, "read")
+        client_id, client_key = enrol_one(one)
+        with as_client(other, key["api_key"]) as reader, as_client(other, client_key) as client:
+            assert reader.get("/clients").status_code == 200
+            report(client, client_id)
+            assert one.delete(f"/keys/{key['key_id']}").status_code == 204
+            assert one.delete(f"/clients/{client_id}").status_code == 204
+            eventually(lambda: reader.get("/clients").status_code == 401)
+            eventually(lambda: client.get("/assignments").status_code == 401)
 
 
 def test_a_key_can_revoke_itself(service: httpx.Client) -> None:
