@@ -106,6 +106,14 @@ def test_only_minio_can_write_beside_its_volumes() -> None:
     assert {name for name, service in services().items() if not service.get("read_only")} == {"minio"}
 
 
+@pytest.mark.parametrize("name", [name for name, one in services().items() if "/minio:" in one["image"]])
+def test_no_volume_without_a_name_is_left_behind(name: str) -> None:
+    """The image declares /data a volume: where nothing is mounted there, each start makes one that stays."""
+    service = services()[name]
+    mounted = {volume.split(":")[1] for volume in service.get("volumes", ())} | set(service.get("tmpfs", ()))
+    assert "/data" in mounted
+
+
 @pytest.mark.parametrize("image", IMAGES)
 def test_each_of_our_images_is_built_by_a_target(image: str) -> None:
     build = services()[image]["build"]
