@@ -1,9 +1,7 @@
 """The example configuration of nginx, tried with a real one: TLS, client certificates, streams, addresses."""
 
 import shutil
-import socket
 import ssl
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,28 +22,13 @@ from tests.integration.cell import (
     started_round,
 )
 from tests.integration.rounds_setup import event_stream, eventually
+from tests.running_nginx import free_port, make_certificate, running_nginx
 from tests.running_service import OPERATOR_KEY, running_service
 
 pytestmark = pytest.mark.skipif(shutil.which("nginx") is None, reason="nginx is not installed")
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "nginx.conf"
 LARGEST_MODEL_BYTES = 300_000
-AROUND_IT = """
-daemon off;
-master_process off;
-pid nginx.pid;
-error_log error.log;
-events {{}}
-http {{
-    access_log off;
-    client_body_temp_path body;
-    proxy_temp_path proxy;
-    fastcgi_temp_path fastcgi;
-    uwsgi_temp_path uwsgi;
-    scgi_temp_path scgi;
-    {example}
-}}
-"""
 
 
 @dataclass(frozen=True)
@@ -77,55 +60,20 @@ def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
     run_documented("Certificates for operators", directory)
     devices, operators = free_port(), free_port()
     with running_service(directory / "data", max_model_bytes=str(LARGEST_MODEL_BYTES)) as service:
-        example = EXAMPLE.read_text()
-        for said, meant in {
+        changes = {
             "127.0.0.1:8000": f"127.0.0.1:{service.base_url.port}",
             "listen 443 ": f"listen 127.0.0.1:{devices} ",
             "listen 8443 ": f"listen 127.0.0.1:{operators} ",
             "/etc/fedcs/tls/": f"{directory}/",
-        }.items():
-            assert said in example
-            example = example.replace(said, meant)
-        (directory / "nginx.conf").write_text(AROUND_IT.format(example=example))
-        command = ["nginx", "-p", str(directory), "-c", "nginx.conf", "-e", "error.log"]
-        with subprocess.Popen(command) as nginx:
-            try:
-                eventually(lambda: answers(devices) or nginx.poll() is not None)
-                assert nginx.poll() is None, (directory / "error.log").read_text()
-                yield Front(f"https://127.0.0.1:{devices}", f"https://127.0.0.1:{operators}", directory)
-            finally:
-                nginx.terminate()
+        }
+        with running_nginx(directory, EXAMPLE.read_text(), changes, devices):
+            yield Front(f"https://127.0.0.1:{devices}", f"https://127.0.0.1:{operators}", directory)
 
 
 @pytest.fixture
 def operator(front: Front) -> Iterator[httpx.Client]:
     with front.caller(front.operators_url, OPERATOR_KEY, with_certificate=True) as client:
         yield client
-
-
-def make_certificate(directory: Path) -> None:
-    """The server's: it signs itself, for this host."""
-    given = "-keyout server.key -out server.pem -subj /CN=server -addext subjectAltName=IP:127.0.0.1"
-    subprocess.run(
-        f"openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 1 {given}".split(),
-        cwd=directory,
-        check=True,
-        capture_output=True,
-    )
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port: int = free.getsockname()[1]
-        return port
-
-
-def answers(port: int) -> bool:
-    try:
-        socket.create_connection(("127.0.0.1", port)).close()
-    except ConnectionRefusedError:
-        return False
-    return True
 
 
 def test_operators_need_a_certificate_and_a_key(front: Front, operator: httpx.Client) -> None:
