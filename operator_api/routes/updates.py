@@ -1,9 +1,12 @@
 """What selected clients do: fetch the model, upload the update."""
 
 from datetime import datetime
+from functools import lru_cache
+from pathlib import Path
 from typing import Annotated
 
-from fastapi import APIRouter, Header, Path, Request, Response
+from fastapi import APIRouter, Header, Request, Response
+from fastapi import Path as InPath
 from fastapi.concurrency import run_in_threadpool
 from pydantic.json_schema import SkipJsonSchema
 from starlette.background import BackgroundTask
@@ -55,12 +58,12 @@ from services.protocol.upload import (
     record_rejection,
 )
 from services.storage.model_store import IncomingBlob
-from services.tensors import check_finite, check_same_layout, largest_file, read_layout
+from services.tensors import Layout, check_finite, check_same_layout, largest_file, read_layout
 
 downloads = APIRouter(tags=["rounds"], route_class=GuardedRoute)
 uploads = APIRouter(tags=["rounds"], route_class=ModelRoute)
 
-RoundPath = Annotated[RoundId, Path()]
+RoundPath = Annotated[RoundId, InPath()]
 SimulatedTime = Annotated[Duration | SkipJsonSchema[None], Header()]
 
 
@@ -127,7 +130,7 @@ def download_round_model(
 )
 async def upload_update(
     round_id: RoundPath,
-    client_id: Annotated[ClientId, Path()],
+    client_id: Annotated[ClientId, InPath()],
     request: Request,
     response: Response,
     service: ServiceDep,
@@ -182,7 +185,8 @@ class _Upload:
         except (DeadlinePassedError, SlotClosedError):
             self._late()
             raise
-        self._layout = read_layout(self._service.models.path_of(self._expected.model.digest))
+        digest = self._expected.model.digest
+        self._layout = _layout_of(digest, self._service.models.path_of(digest))
         return min(largest_file(self._layout), self._service.settings.max_model_bytes)
 
     def finish(self, incoming: IncomingBlob) -> tuple[UpdateResponse, bool]:
@@ -233,6 +237,12 @@ class _Upload:
         if elapsed_s is None:
             elapsed_s = (now - expected.round_.started_at).total_seconds()
         return elapsed_s - to_seconds(expected.slot.window_end_ns)
+
+
+@lru_cache(maxsize=64)
+def _layout_of(digest: str, path: Path) -> Layout:  # noqa: ARG001 - what is under a digest never changes
+    """The tensors of a model, read once for all who upload updates to it."""
+    return read_layout(path)
 
 
 def _note_fetched(service: Service, round_id: str, client_id: str) -> None:

@@ -157,7 +157,8 @@ class LocalModelStore:
     def _put(self, incoming: IncomingBlob) -> None:
         incoming.sync()
         target = _place_of(self._root, incoming.digest)
-        target.parent.mkdir(mode=0o700, exist_ok=True)
+        if target.parent not in self._written_down:
+            target.parent.mkdir(mode=0o700, exist_ok=True)
         with directory_locked(self._root, fcntl.LOCK_SH):
             try:
                 os.utime(target)  # it is there already: as young as if it came now, for the sweep to leave it

@@ -4,7 +4,7 @@ Statements that are run often are built once, with places for their values: to b
 three times as long as to run it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -43,11 +43,17 @@ def as_dataclass(kind: type[_D], row: Row[Any], **given: object) -> _D:
     return kind(**{name: values[name] for name in _field_names(kind) if name not in given}, **given)
 
 
-def out_of_table(kind: type[_D], row: Row[Any], table: Table, **given: object) -> _D:
-    """A dataclass from the columns of one of several tables whose columns are in the row."""
-    values = row._mapping  # noqa: SLF001 - SQLAlchemy's public name
-    names = (name for name in _field_names(kind) if name not in given)
-    return kind(**{name: values[table.c[name]] for name in names}, **given)
+class PartOfRow(Generic[_D]):
+    """A dataclass out of columns that follow each other in a row of several tables."""
+
+    def __init__(self, kind: type[_D], table: Table, *, but: Collection[str] = ()) -> None:
+        self._kind = kind
+        self._names = [name for name in _field_names(kind) if name not in but]
+        self.columns = [table.c[name] for name in self._names]
+
+    def read(self, values: Iterator[Any], **given: object) -> _D:
+        """Take its values off a row; some fields may be given."""
+        return self._kind(**dict(zip(self._names, values, strict=False)), **given)
 
 
 @cache

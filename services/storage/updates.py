@@ -8,11 +8,16 @@ from services.domain.rounds import AcceptedUpdate, Round, Slot
 from services.domain.tasks import Task, TaskTerms
 from services.errors import RoundNotFoundError
 from services.storage.model_store import Blob
-from services.storage.rows import as_dataclass, out_of_table, with_values
+from services.storage.rows import PartOfRow, as_dataclass, with_values
 from services.storage.tables import model_versions, rounds, slots, tasks, updates
 
+_TERMS = PartOfRow(TaskTerms, tasks)
+_TASK = PartOfRow(Task, tasks, but=["terms"])
+_ROUND = PartOfRow(Round, rounds, but=["task_id"])
+_MODEL = PartOfRow(Blob, model_versions)
+_SLOT = PartOfRow(Slot, slots)
 _AWAITED = with_values(
-    select(rounds, tasks, slots, model_versions.c.digest, model_versions.c.size_bytes)
+    select(*_TERMS.columns, *_TASK.columns, *_ROUND.columns, *_MODEL.columns, *_SLOT.columns)
     .join_from(rounds, tasks, tasks.c.serial == rounds.c.task_serial)
     .join(
         model_versions,
@@ -45,11 +50,12 @@ class Updates:
         row = self._connection.execute(_AWAITED, of_client).one_or_none()
         if row is None:
             raise RoundNotFoundError(round_id)
-        task = out_of_table(Task, row, tasks, terms=out_of_table(TaskTerms, row, tasks))
-        round_ = out_of_table(Round, row, rounds, task_id=task.task_id)
-        has_slot = row._mapping[slots.c.client_id] is not None  # noqa: SLF001 - SQLAlchemy's public name
-        slot = out_of_table(Slot, row, slots) if has_slot else None
-        return task, round_, slot, out_of_table(Blob, row, model_versions)
+        values = iter(row)
+        task = _TASK.read(values, terms=_TERMS.read(values))
+        round_ = _ROUND.read(values, task_id=task.task_id)
+        model = _MODEL.read(values)
+        slot = _SLOT.read(values)
+        return task, round_, slot if slot.client_id is not None else None, model
 
     def add(self, round_serial: int, accepted: Sequence[AcceptedUpdate]) -> None:
         """Record accepted updates."""
