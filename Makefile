@@ -8,7 +8,7 @@ PYTEST := $(BIN)/pytest --dist loadfile --no-loadscope-reorder
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check lint types imports format bench faults hostile images picture screenshots lock browser clean
+.PHONY: help install demo test check lint types imports format bench faults hostile images picture screenshots lock browser programs clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -25,7 +25,8 @@ $(VENV)/installed: pyproject.toml constraints.txt
 demo: install ## Start everything, train a small cell with FedCS and with FedLim, compare them
 	$(BIN)/fedcs demo
 
-test: install browser ## Run every test, in a real browser too; the domain must be covered to the last branch
+test: export PATH := $(PATH):$(CURDIR)/$(VENV)/programs
+test: install browser programs ## Run every test, in a real browser too; the domain must be covered to the last branch
 	$(PYTEST) -n 3 tests/integration tests/unit --cov --cov-report=
 	$(BIN)/coverage report --include='services/domain/*' --fail-under=100 --show-missing
 	$(BIN)/coverage report --skip-covered --fail-under=95
@@ -79,6 +80,9 @@ screenshots: install browser ## Photograph the dashboard for the documentation
 
 lock: ## Write constraints.txt anew, from the newest versions that pyproject.toml allows
 	scripts/lock.sh $(PYTHON)
+
+programs: install # what some tests drive beside the service
+	@scripts/install_test_programs.sh $(VENV)
 
 browser: # a browser for the tests; on Debian it is installed if there is none
 	@scripts/install_chromium.sh
