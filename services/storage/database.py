@@ -103,6 +103,8 @@ class UnitOfWork(Store):
         """Make it true, together with its events."""
         kinds = self.events.write()
         self._connection.commit()
+        if self._connection.dialect.name == "sqlite":
+            _begin_sqlite(self._connection, "BEGIN")  # what follows is not part of it
         if kinds:
             self._committed(kinds)
 
