@@ -133,7 +133,7 @@ async def receive_model(
 
 
 async def _in_thread(work: Callable[..., _T], *arguments: object) -> _T:
-    """Do this in one of the threads for models: half the way of those that serve everything else."""
+    """Do this in one of the threads for models."""
     context = contextvars.copy_context()
     return await asyncio.get_running_loop().run_in_executor(_THREADS, context.run, work, *arguments)
 
