@@ -252,6 +252,8 @@ def _set_up_postgres(connection: Any, record: object) -> None:  # noqa: ARG001 -
 def _begin_sqlite(connection: Connection, statement: str) -> None:
     """Begin, past SQLAlchemy: an event for this would make every statement half as long again."""
     driver: Any = connection.connection.driver_connection
+    if driver.in_transaction:
+        return  # a commit of nothing, of which SQLAlchemy told SQLite nothing
     try:
         driver.execute(statement)
     except sqlite3.Error:

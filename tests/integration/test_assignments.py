@@ -99,7 +99,7 @@ def test_a_client_may_have_several_tasks(service: httpx.Client) -> None:
 def test_in_the_report_window_clients_are_asked_for_a_report(service_on_each: httpx.Client) -> None:
     service, labels = service_on_each, {"cell": fresh_name("cell")}
     ((client_id, key),) = enrol(service, 1, labels).items()
-    task = create_task(service, labels=labels, report_window_s=1.2)
+    task = create_task(service, labels=labels, report_window_s=5)
     set_model(service, task["task_id"])
     opened = open_round(service, task["task_id"])
     assert _assignments(service, key) == [
