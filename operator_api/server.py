@@ -12,9 +12,9 @@ import uvicorn
 
 from operator_api.app import create_app
 from operator_api.connections import connections_up_to
-from operator_api.heap import keep_heap_small
 from operator_api.service import Service, bootstrap
 from services.errors import SettingsError
+from services.heap import keep_heap_small
 from services.logs import set_up_logs
 from services.settings import Settings
 

@@ -9,6 +9,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from services.domain.tasks import Task
+from services.heap import keep_heap_filled
 from services.learning.datasets import load_dataset
 from services.learning.devices import choose_device
 from services.learning.imports import is_import_path
@@ -79,6 +80,7 @@ def bootstrap(settings: WorkerSettings, place: int, stopping: Event) -> Workshop
     """Build the parts of one process; ``place`` tells which of its machine's it is."""
     # Processes share the cores among themselves; threads in each would only get in each other's way.
     torch.set_num_threads(1)
+    keep_heap_filled()
     if "datasets" not in settings.model_fields_set:
         settings.datasets.mkdir(parents=True, exist_ok=True)
     return Workshop(

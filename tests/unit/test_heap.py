@@ -1,4 +1,4 @@
-"""Memory that was freed goes back to the system."""
+"""Memory that was freed goes back to the system in the API, and stays in a worker."""
 
 import subprocess
 import sys
@@ -8,7 +8,7 @@ import pytest
 PROGRAM = """
 import sys
 from pathlib import Path
-from operator_api.heap import keep_heap_small
+from services.heap import keep_heap_small
 
 def resident_mb():
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 / 1e6
@@ -44,7 +44,7 @@ def test_large_buffers_go_back_to_the_system(heap: str) -> None:
 HOLES = """
 import sys, time
 from pathlib import Path
-from operator_api import heap
+from services import heap
 
 def resident_mb():
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 / 1e6
@@ -65,3 +65,29 @@ def test_holes_in_the_heap_go_back_to_the_system(trim_every_s: float, gives_back
     command = [sys.executable, "-c", HOLES, str(trim_every_s)]
     given_back_mb = float(subprocess.run(command, capture_output=True, check=True).stdout)
     assert (given_back_mb > 100) == gives_back
+
+
+BATCHES = """
+import resource, sys
+from services.heap import keep_heap_filled
+
+if sys.argv[1] == "filled":
+    keep_heap_filled()
+
+def batch():
+    layers = [bytearray(5_000_000) for _ in range(10)]
+
+batch()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(10):
+    batch()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="it is glibc that is told")
+@pytest.mark.parametrize(("heap", "is_filled_again"), [("filled", False), ("as it comes", True)])
+def test_the_memory_of_a_batch_is_there_for_the_next(heap: str, is_filled_again: bool) -> None:
+    command = [sys.executable, "-c", BATCHES, heap]
+    pages = int(subprocess.run(command, capture_output=True, check=True).stdout)
+    assert (pages > 5_000_000 / 4096) == is_filled_again
