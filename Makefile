@@ -8,7 +8,7 @@ PYTEST := $(BIN)/pytest --dist loadfile --no-loadscope-reorder
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check lint types imports format bench faults hostile images picture screenshots lock browser programs clean
+.PHONY: help install demo test coverage check lint types imports format bench faults hostile images picture screenshots lock browser programs clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -25,12 +25,13 @@ $(VENV)/installed: pyproject.toml constraints.txt
 demo: install ## Start everything, train a small cell with FedCS and with FedLim, compare them
 	$(BIN)/fedcs demo
 
-test: export PATH := $(PATH):$(CURDIR)/$(VENV)/programs
+test coverage: export PATH := $(PATH):$(CURDIR)/$(VENV)/programs
 test: install browser programs ## Run every test, in a real browser too; the domain must be covered to the last branch
-	$(PYTEST) -n 3 tests/integration tests/unit --cov --cov-report=
-	$(BIN)/coverage report --include='services/domain/*' --fail-under=100 --show-missing
-	$(BIN)/coverage report --skip-covered --fail-under=95
-	$(PYTEST) -n 4 --ignore=tests/integration --ignore=tests/unit
+	$(PYTEST) -n 2 tests/unit --cov=services/domain --cov-report=term-missing:skip-covered --cov-fail-under=100
+	$(PYTEST) -n 4 --ignore=tests/unit
+
+coverage: install programs ## See which lines of all packages the tests of units and of the service reach
+	$(PYTEST) -n 3 tests/integration tests/unit --cov --cov-report=term-missing:skip-covered --cov-fail-under=95
 
 check: lint types imports test ## All that CI checks: style, types, imports, tests
 
