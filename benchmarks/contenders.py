@@ -27,6 +27,7 @@ _QUIET = {
 _LONGEST_GOODBYE_S = 60
 
 BARE = ("-m", "benchmarks.peers.bare_training")
+BARE_HOSTING = ("-m", "benchmarks.peers.bare_hosting")
 FLOWER = ("-m", "benchmarks.peers.flower_training")
 PFL = (
     *("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"),

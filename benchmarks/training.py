@@ -17,7 +17,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.contenders import BARE, FLOWER, PFL, Contender, child, peer_python
+from benchmarks.contenders import BARE, BARE_HOSTING, FLOWER, PFL, Contender, child, peer_python
 from benchmarks.hosted_rounds import hosted_rounds
 from benchmarks.peers import loops
 from benchmarks.peers.images import CLIENTS
@@ -75,6 +75,7 @@ def main(*, runs: int, quick: bool, peers: bool, peers_dir: Path) -> None:
         starts: dict[str, AbstractContextManager[Contender]] = {
             _OURS: hosted_rounds(),
             "bare": child(sys.executable, BARE),
+            "bare HTTP": child(sys.executable, BARE_HOSTING),
         }
         if peers:
             with console.status("the peers' environments"):
