@@ -28,7 +28,7 @@ demo: install ## Start everything, train a small cell with FedCS and with FedLim
 test coverage: export PATH := $(PATH):$(CURDIR)/$(VENV)/programs
 test: install browser programs ## Run every test, in a real browser too; the domain must be covered to the last branch
 	$(PYTEST) -n 2 tests/unit --cov=services/domain --cov-report=term-missing:skip-covered --cov-fail-under=100
-	$(PYTEST) -n 4 --ignore=tests/unit
+	$(PYTEST) -n 3 --ignore=tests/unit
 
 coverage: install programs ## See which lines of all packages the tests of units and of the service reach
 	$(PYTEST) -n 3 tests/integration tests/unit --cov --cov-report=term-missing:skip-covered --cov-fail-under=95

@@ -146,7 +146,7 @@ def test_a_long_poll_wakes_when_a_round_opens(service_on_each: httpx.Client) -> 
     (key,) = keys.values()
     found, delay_s = _while_waiting(service, key, lambda: open_round(service, task["task_id"]))
     assert [one["task_id"] for one in found] == [task["task_id"]]
-    assert delay_s < 2
+    assert delay_s < 10, "it wakes; its time is not over"
 
 
 def test_a_long_poll_goes_on_when_others_are_selected(service: httpx.Client) -> None:

@@ -41,7 +41,7 @@ def test_it_reports_trains_and_uploads(service: httpx.Client) -> None:
                 service,
                 labels=labels,
                 clock="wall",
-                report_window_s=1,
+                report_window_s=5,
                 model_size_bytes=None,
                 learning_rate=0.1,
             )

@@ -321,7 +321,7 @@ def test_what_another_process_does_wakes_those_who_wait(here: Site) -> None:
             uow.commit()
         acted = time.monotonic()
         (assignment,) = waiting.result().json()["assignments"]
-        assert time.monotonic() - acted < 3
+        assert time.monotonic() - acted < 10, "it wakes; its time is not over"
     assert assignment["round_id"] == opened.round_id
 
 
