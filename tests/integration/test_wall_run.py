@@ -67,7 +67,12 @@ def run(stack: Stack, scenario: Scenario, time_scale: float = 1.0) -> WallRun:
 
 def test_uploads_take_as_long_as_the_throughput_says(stack: Stack) -> None:
     scenario = scenario_of(
-        30, seed=2, model_bytes=800_000, cell={"radius_m": 700.0}, round_deadline_s=100.0, aggregation_s=20.0
+        30,
+        seed=2,
+        model_bytes=2_400_000,
+        cell={"radius_m": 700.0},
+        round_deadline_s=300.0,
+        aggregation_s=60.0,
     )
     found = run(stack, scenario, time_scale=20)
     (record,) = found.record.rounds
@@ -81,8 +86,9 @@ def test_uploads_take_as_long_as_the_throughput_says(stack: Stack) -> None:
         if upload.measured_s is not None:
             ratios.append(upload.measured_s / upload.expected_s)
     assert len(ratios) > len(found.uploads) / 2
+    assert 0.9 <= median(ratios) <= 1.1
     assert min(ratios) >= 0.9
-    assert median(ratios) <= 1.1, "some are longer, where the machine has other things to do"
+    assert sorted(ratios)[int(0.9 * len(ratios)) - 1] <= 1.1, "of a few a busy machine may make outliers"
 
 
 def test_who_misses_the_deadline_is_refused_and_counted(stack: Stack) -> None:
