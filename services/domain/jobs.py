@@ -1,13 +1,13 @@
-"""Work for the trainer: what kinds there are, and the lease under which one worker does it."""
+"""Jobs, hosted trainings, and the workers that do them."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
 
 class JobKind(StrEnum):
-    """What a worker is asked to do."""
+    """The kind of a job."""
 
     INITIALIZE_MODEL = "initialize_model"
     TRAIN_CLIENT = "train_client"
@@ -21,11 +21,11 @@ QUEUES: Mapping[JobKind, str] = {
     JobKind.AGGREGATE_ROUND: "aggregate",
     JobKind.EVALUATE_MODEL: "train",
 }
-"""Who takes what: hosts with a GPU the training, any host the aggregation."""
+"""The queue of each kind: hosts with a GPU consume ``train``, any host ``aggregate``."""
 
 
 class JobState(StrEnum):
-    """Where a job is in its life."""
+    """The state of a job."""
 
     WAITING = "waiting"
     LEASED = "leased"
@@ -36,7 +36,7 @@ class JobState(StrEnum):
 
 @dataclass(frozen=True)
 class Job:
-    """A piece of work. ``subject`` names what it is about: ids of a task, a round, a training, a version."""
+    """A job. ``subject`` has the ids of its task, round, training or model version."""
 
     job_id: str
     kind: JobKind
@@ -47,7 +47,7 @@ class Job:
     attempts: int
     max_attempts: int
     token: int
-    """Rises with every lease; what is done under an older one does not count."""
+    """Fencing token, incremented by every lease; results with an older token are discarded."""
     lease_expires_at: datetime | None
     published_at: datetime | None
     created_at: datetime
@@ -55,5 +55,94 @@ class Job:
 
     @property
     def attempts_left(self) -> int:
-        """How often it may still be tried."""
+        """The number of remaining attempts."""
         return self.max_attempts - self.attempts
+
+
+class TrainingState(StrEnum):
+    """The state of a hosted training."""
+
+    WAITING = "waiting"
+    DONE = "done"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True)
+class Training:
+    """One simulated client's local update in a round."""
+
+    training_id: str
+    round_id: str
+    client_id: str
+    partition: int
+    """Index of the device's partition of the data set."""
+    state: TrainingState
+    created_at: datetime
+    ended_at: datetime | None
+    digest: str | None
+    size_bytes: int | None
+    error: str | None
+
+
+_MAX_DESCRIBED = 5
+
+
+@dataclass(frozen=True)
+class WorkerIdentity:
+    """A running worker. After a restart, possibly with other settings, it is another worker."""
+
+    worker_id: str
+    host: str
+    pid: int
+    queues: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Worker:
+    """The last heartbeat of a worker."""
+
+    worker_id: str
+    host: str
+    pid: int
+    queues: Sequence[str]
+    problems: Sequence[str]
+    """Problems with its data sets, its device or its model store."""
+    started_at: datetime
+    seen_at: datetime
+    expires_at: datetime
+    """The worker counts as dead from then on, unless it sends another heartbeat before."""
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A job that a worker put back because its host cannot do it."""
+
+    job_id: str
+    worker_id: str
+    error: str
+    refused_at: datetime
+    expires_at: datetime
+    """Until then this worker does not take the job."""
+
+
+def has_other_worker(
+    queue: str, live: Sequence[Worker], refused_by: Collection[str], asking: WorkerIdentity
+) -> bool:
+    """Whether another live worker consumes the queue and has not refused the job."""
+    return any(
+        queue in worker.queues and worker.worker_id not in refused_by and worker.worker_id != asking.worker_id
+        for worker in live
+    )
+
+
+def describe_problems(live: Sequence[Worker], refusals: Sequence[Refusal]) -> str:
+    """The problems of live workers by host, as one line; empty if there are none."""
+    lines = []
+    for worker in live:
+        refused = (refusal.error for refusal in refusals if refusal.worker_id == worker.worker_id)
+        if problems := dict.fromkeys((*worker.problems, *refused)):
+            lines.append(f"{worker.host} (process {worker.pid}): {'; '.join(problems)}")
+    if len(lines) > _MAX_DESCRIBED:
+        lines[_MAX_DESCRIBED:] = [f"and {len(lines) - _MAX_DESCRIBED} more workers"]
+    return " | ".join(lines)

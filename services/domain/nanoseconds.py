@@ -25,8 +25,8 @@ def round_to_ns(durations_s: npt.NDArray[np.float64]) -> Nanoseconds:
     return np.rint(np.minimum(durations_ns, NEVER_NS)).astype(np.int64)
 
 
-def sums_ns(durations_ns: Nanoseconds, enough_ns: int) -> Nanoseconds:
-    """Running sums of durations, cut short once they are beyond ``enough_ns``, before they could overflow."""
+def cumulative_sums_ns(durations_ns: Nanoseconds, enough_ns: int) -> Nanoseconds:
+    """Cumulative sums of durations, truncated after they exceed ``enough_ns``, before they overflow."""
     in_floats = np.cumsum(durations_ns, dtype=np.float64)
     worth_adding = int(np.searchsorted(in_floats, 2.0 * enough_ns)) + 1
     return np.cumsum(durations_ns[:worth_adding])

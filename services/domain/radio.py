@@ -1,23 +1,22 @@
-"""The radio of the cell: distance -> path loss -> SNR -> average uplink throughput.
+"""The radio model of a cell: distance -> path loss -> SNR -> average uplink throughput.
 
-Section IV-A of the paper: ITU-R M.2135-1 urban micro, non-line-of-sight, hexagonal layout, and the
-Shannon capacity with a loss and a ceiling. Everything works on one value per client at once.
+Section IV-A of the paper: ITU-R M.2135-1 urban micro, non-line-of-sight, hexagonal layout, and the Shannon
+capacity with a loss and an upper limit. All functions work on arrays with one value per client.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from services.domain.resources import REPORT_RESOURCE_BLOCKS, ResourceReports
+
 PerClient: TypeAlias = npt.NDArray[np.float64]
 
 RESOURCE_BLOCK_HZ = 180_000
-REPORT_RESOURCE_BLOCKS = 10
-"""The resource blocks a reported throughput refers to, unless the report says otherwise."""
-
 _THERMAL_NOISE_DBM_PER_HZ = -174.0
 
 
@@ -51,6 +50,11 @@ class RadioModel:
     def bandwidth_hz(self) -> int:
         """What the resource blocks cover."""
         return self.resource_blocks * RESOURCE_BLOCK_HZ
+
+    @property
+    def peak_throughput_bps(self) -> float:
+        """Throughput at the best modulation."""
+        return self.bandwidth_hz * self.max_bits_per_hz
 
     def path_loss_db(self, distances_m: PerClient) -> PerClient:
         """Mean loss over the distance, without fading."""
@@ -108,3 +112,38 @@ def throughput_from_rsrp(radio: RadioModel, reported: int) -> float:
     """
     loss_db = radio.reference_signal_dbm - (-141.0 + reported)
     return float(radio.throughput_bps(radio.snr_db(np.array([loss_db])))[0])
+
+
+PAPER_CLIENTS = 1000
+PAPER_REQUEST_FRACTION = 0.1
+PAPER_MODEL_SIZE_BYTES = {"cifar10": 18_300_000, "fashion-mnist": 14_400_000}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """How the clients of a cell are distributed. The defaults are the paper preset."""
+
+    radio: RadioModel = field(default_factory=RadioModel)
+    placement: Placement = Placement.DISTANCE
+    radius_m: float = 2000.0
+    data_samples: tuple[int, int] = (100, 1000)
+    compute_samples_per_s: tuple[float, float] = (10.0, 100.0)
+
+    def draw_reports(self, clients: int, rng: np.random.Generator) -> ResourceReports:
+        """Place the clients, and give each its radio, processor and data."""
+        return self.reports_at(self.place(clients, rng), rng)
+
+    def place(self, clients: int, rng: np.random.Generator) -> PerClient:
+        """How far from the base station each client is, in metres."""
+        return place_clients(clients, self.placement, rng, radius_m=self.radius_m)
+
+    def reports_at(self, distances_m: PerClient, rng: np.random.Generator) -> ResourceReports:
+        """Give clients at these distances their radio, processor and data."""
+        clients = len(distances_m)
+        losses_db = self.radio.path_loss_db(distances_m) + self.radio.shadow_fading(clients, rng)
+        return ResourceReports(
+            throughput_bps=self.radio.throughput_bps(self.radio.snr_db(losses_db)),
+            compute_samples_per_s=rng.uniform(*self.compute_samples_per_s, clients),
+            data_samples=rng.integers(*self.data_samples, clients, endpoint=True),
+            resource_blocks=self.radio.resource_blocks,
+        )

@@ -1,17 +1,117 @@
-"""A round: the states of its life, its candidates and its slots, and when an upload is in time."""
+"""A round: its terms, states, candidates and slots, and the check whether an upload is in time."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
+from services.domain.deadlines import DeadlinePoint
 from services.domain.nanoseconds import to_ns
-from services.domain.tasks import SlotEnforcement, TaskTerms
+from services.domain.tasks import DeadlineMode, Dispatch, SlotEnforcement, TaskTerms
+
+
+@dataclass(frozen=True)
+class RoundTerms:
+    """The terms of one round, fixed when it opens."""
+
+    policy: str
+    has_deadline: bool
+    """Whether the policy honours the deadline; otherwise the round waits for all selected clients."""
+    round_deadline_s: float
+    selection_s: float
+    aggregation_s: float
+    upload_size_bytes: int
+    """Size of an uploaded update in the schedule."""
+    download_size_bytes: int
+    """Size of the distributed model in the schedule."""
+    resource_blocks: int
+    slot_enforcement: SlotEnforcement
+    slot_grace_s: float
+    # New fields go here and need a default, which older rounds get.
+    policy_parameters: Mapping[str, Any] = field(default_factory=dict)
+    decayed_learning_rate: float | None = None
+    """Of a task whose learning rate decays with time; none: it follows from the number of the round."""
+    update_encoding: str = "float32"
+    model_encoding: str = "float32"
+    topk_fraction: float = 0.1
+    deadline_mode: DeadlineMode = DeadlineMode.FIXED
+    noise_scale: float | None = None
+    """By which an adaptive deadline was chosen."""
+    deadline_tradeoff: tuple[DeadlinePoint, ...] | None = None
+    """The deadlines that were compared."""
+    dispatch: Dispatch = Dispatch.SCHEDULED
+    planning_factor: float = 1.0
+
+    @property
+    def deadline_s(self) -> float | None:
+        """The deadline, or none without a deadline."""
+        return self.round_deadline_s if self.has_deadline else None
+
+    @property
+    def upload_deadline_ns(self) -> int | None:
+        """The upload deadline in round time; none without a deadline."""
+        if not self.has_deadline:
+            return None
+        return to_ns(self.round_deadline_s) - to_ns(self.aggregation_s)
+
+    @property
+    def overhead_ns(self) -> int:
+        """The time reserved for Client Selection and Aggregation."""
+        return to_ns(self.selection_s) + to_ns(self.aggregation_s)
+
+    def simulated_cost_s(self, duration_s: float, *, is_complete: bool) -> float:
+        """The simulated time that a round costs: its full deadline, as the paper counts.
+
+        Clients wait for the next round, even if the last upload ends earlier. Without a deadline the cost is
+        the duration. A round with an adaptive deadline ends when all updates have been received.
+        """
+        if not self.has_deadline:
+            return duration_s
+        if self.deadline_mode is DeadlineMode.ADAPTIVE and is_complete:
+            return min(duration_s, self.round_deadline_s)
+        return self.round_deadline_s
+
+
+def terms_of_round(
+    task: TaskTerms,
+    model_size_bytes: int,
+    *,
+    number: int = 1,
+    elapsed_s: float = 0.0,
+    upload_size_bytes: int | None = None,
+    download_size_bytes: int | None = None,
+) -> RoundTerms:
+    """The terms of a task's round with this number, which opens after this much of the task's time.
+
+    Encoded transfers have sizes of their own.
+    """
+    size_bytes = task.model_size_bytes or model_size_bytes
+    decayed = None if task.learning_rate_decay_s is None else task.learning_rate_of(number, elapsed_s)
+    return RoundTerms(
+        policy=task.policy,
+        has_deadline=task.has_deadline,
+        round_deadline_s=task.round_deadline_s,
+        selection_s=task.selection_s,
+        aggregation_s=task.aggregation_s,
+        upload_size_bytes=upload_size_bytes or size_bytes,
+        download_size_bytes=download_size_bytes or size_bytes,
+        resource_blocks=task.resource_blocks,
+        slot_enforcement=task.slot_enforcement,
+        slot_grace_s=task.slot_grace_s,
+        policy_parameters=task.policy_parameters,
+        decayed_learning_rate=decayed,
+        update_encoding=task.update_encoding,
+        model_encoding=task.model_encoding,
+        topk_fraction=task.topk_fraction,
+        deadline_mode=task.deadline_mode,
+        dispatch=task.dispatch,
+        planning_factor=task.planning_factor,
+    )
 
 
 class RoundState(StrEnum):
-    """Where a round is in its life."""
+    """The state of a round."""
 
     REQUESTING = "requesting"
     SCHEDULED = "scheduled"
@@ -24,7 +124,7 @@ class RoundState(StrEnum):
 
 _ENDINGS = frozenset({RoundState.FAILED, RoundState.CANCELLED})
 
-ROUND_MOVES: Mapping[RoundState, frozenset[RoundState]] = {
+ROUND_TRANSITIONS: Mapping[RoundState, frozenset[RoundState]] = {
     RoundState.REQUESTING: frozenset({RoundState.SCHEDULED}) | _ENDINGS,
     RoundState.SCHEDULED: frozenset({RoundState.COLLECTING, RoundState.AGGREGATING}) | _ENDINGS,
     RoundState.COLLECTING: frozenset({RoundState.AGGREGATING}) | _ENDINGS,
@@ -33,44 +133,73 @@ ROUND_MOVES: Mapping[RoundState, frozenset[RoundState]] = {
     RoundState.FAILED: frozenset(),
     RoundState.CANCELLED: frozenset(),
 }
-"""Which state may follow which."""
+"""Allowed transitions from each state."""
 
-OPEN_STATES = tuple(state for state, moves in ROUND_MOVES.items() if moves)
+OPEN_STATES = tuple(state for state, following in ROUND_TRANSITIONS.items() if following)
 UPLOAD_STATES = (RoundState.SCHEDULED, RoundState.COLLECTING)
+BLOCK_HOLDING_STATES = (RoundState.REQUESTING, *UPLOAD_STATES)
+"""In which a round on the wall clock holds resource blocks."""
+
+MAX_REJECTION_EVENTS_PER_SLOT = 10
+MAX_REJECTION_EVENTS_PER_ROUND = 1000
+"""Further rejected uploads are counted in their slots without an event: events are stored for weeks."""
 
 
 class CandidateOutcome(StrEnum):
-    """What became of a client that was drawn for a round."""
+    """The outcome of a candidate."""
 
     ASKED = "ASKED"
-    """It has been asked for its resources; the report window is open."""
+    """It was asked to report its resources; the report window is open."""
     SELECTED = "SELECTED"
     DEADLINE = "DEADLINE"
-    """With it the round would not end before its deadline."""
+    """The round would miss its deadline with this client."""
     NO_DATA = "NO_DATA"
-    """It holds no samples to train on."""
+    """It has no samples."""
+    TOO_SLOW = "TOO_SLOW"
+    """Without a deadline: the round would exceed the longest duration, about 18 years."""
+    NOT_CHOSEN = "NOT_CHOSEN"
+    """It would fit, but the policy chose others."""
     NO_REPORT = "NO_REPORT"
     """It has no fresh report."""
+    BUSY = "BUSY"
+    """It has an open slot in a round of another task."""
+    COOLDOWN = "COOLDOWN"
+    """It did not deliver in its last rounds; for some rounds it is not drawn."""
+    MAX_SHARE = "MAX_SHARE"
+    """It was selected in the largest share of the task's rounds that a client may have."""
+
+
+PASSED_OVER = (CandidateOutcome.BUSY, CandidateOutcome.COOLDOWN, CandidateOutcome.MAX_SHARE)
+"""Another client was drawn in the place of these."""
 
 
 class SlotOutcome(StrEnum):
-    """What became of a slot."""
+    """The outcome of a slot."""
 
     PENDING = "pending"
     RECEIVED = "received"
     LATE = "late"
-    """The update came after its deadline."""
+    """The update arrived after its deadline."""
     REJECTED = "rejected"
-    """What came was no acceptable update, and nothing better followed."""
+    """The uploads were rejected, or the update was discarded as an outlier."""
     MISSED = "missed"
-    """Nothing came."""
+    """No upload arrived."""
+    DECLINED = "declined"
+    """The client declined; the slot is free."""
+    REFUSED = "refused"
+    """Its update was ready too late for its throughput; it was not granted the channel."""
+
+
+DECLINES_PER_MISS = 3
+"""So many declined slots in a row count as one missed slot."""
 
 
 class Candidate(NamedTuple):
-    """A client drawn for a round: what it reported, what was estimated from that, and what became of it."""
+    """A client drawn for a round: its report, the estimated times and its outcome."""
 
     position: int
     client_id: str
+    cell_id: str
     outcome: CandidateOutcome
     throughput_bps: float | None = None
     compute_samples_per_s: float | None = None
@@ -78,14 +207,31 @@ class Candidate(NamedTuple):
     update_ns: int | None = None
     upload_ns: int | None = None
     cost_ns: int | None = None
+    expected_throughput_bps: float | None = None
+    """What the round was planned with; none: with what the client reported."""
+    expected_compute_samples_per_s: float | None = None
+
+
+@dataclass(frozen=True)
+class RoundCell:
+    """A cell of a round: the resource blocks that the round has there, and how long its schedule takes."""
+
+    cell_id: str
+    resource_block_first: int
+    resource_block_count: int
+    distribution_ns: int | None = None
+    """None: clients have not been selected yet."""
+    elapsed_ns: int | None = None
 
 
 @dataclass(frozen=True)
 class Slot:
-    """A selected client's turn: as planned (windows count from the start of the round), and as it went."""
+    """The slot of a selected client: the plan (windows in round time) and the actual outcome."""
 
     client_id: str
+    cell_id: str
     order: int
+    """In its cell."""
     data_samples: int
     update_ns: int
     upload_ns: int
@@ -98,17 +244,68 @@ class Slot:
     outcome: SlotOutcome = SlotOutcome.PENDING
     model_fetched_at: datetime | None = None
     uploaded_at: datetime | None = None
+    """When the last byte of its update was read; in a pending slot the update is being checked."""
     elapsed_s: float | None = None
     """Round time at the end of its upload."""
     actual_update_s: float | None = None
     actual_upload_s: float | None = None
     rejections: int = 0
     last_rejection: str | None = None
+    weight: int | None = None
+    """Weight of its update in the aggregation."""
+    update_norm: float | None = None
+    """Euclidean norm of the change of the parameters."""
+    statistics_norm: float | None = None
+    """Euclidean norm of the change of the running statistics."""
+    update_scale: float | None = None
+    """Factor applied to the change of the parameters; 1 if it was not clipped."""
+    statistics_scale: float | None = None
+    ready_ns: int | None = None
+    """Round time at which its update was ready (``dispatch: on_ready``)."""
+    fresh_upload_ns: int | None = None
+    """Expected upload by the throughput that it sent when it was ready."""
+    granted_ns: int | None = None
+    """Round time at which the channel was granted to it."""
+    grant_expires_ns: int | None = None
+    """When the grant lapses; none: it does not hold the channel."""
+    lapses: int = 0
+    """How many of its grants have lapsed."""
+    replaces: str | None = None
+    """The client in whose place it was selected during the round."""
+
+    @property
+    def arrived_in_time(self) -> bool:
+        """Whether its update was received, even if it was left out of the model later."""
+        left_out = self.outcome is SlotOutcome.REJECTED and self.elapsed_s is not None
+        return self.outcome is SlotOutcome.RECEIVED or left_out
+
+
+class SlotChange(TypedDict, total=False):
+    """Fields of a slot to be set."""
+
+    outcome: SlotOutcome
+    model_fetched_at: datetime
+    uploaded_at: datetime | None
+    elapsed_s: float
+    actual_update_s: float | None
+    actual_upload_s: float | None
+    rejections: int
+    last_rejection: str
+    weight: int
+    update_norm: float
+    statistics_norm: float
+    update_scale: float
+    statistics_scale: float
+    ready_ns: int | None
+    fresh_upload_ns: int | None
+    granted_ns: int | None
+    grant_expires_ns: int | None
+    lapses: int
 
 
 @dataclass(frozen=True)
 class AcceptedUpdate:
-    """What a client uploaded in time; the bytes are in the model store, under their digest."""
+    """An accepted update; its bytes are in the model store under their digest."""
 
     client_id: str
     digest: str
@@ -119,7 +316,7 @@ class AcceptedUpdate:
 
 @dataclass(frozen=True)
 class Round:
-    """A round as it stands."""
+    """A round."""
 
     serial: int
     round_id: str
@@ -127,38 +324,73 @@ class Round:
     task_id: str
     number: int
     state: RoundState
+    terms: RoundTerms
     model_version: int
     clients: int
-    """K: how many could have been drawn."""
+    """K: the number of eligible clients."""
     asked: int
-    """⌈K·C⌉: how many were."""
+    """⌈K·C⌉: the number of drawn clients."""
     opened_at: datetime
     window_ends_at: datetime | None
     started_at: datetime | None
     """Round time 0: when Client Selection began."""
     upload_deadline_at: datetime | None
-    """When the service closes the round by its own clock; none on simulated tasks and without deadline."""
+    """When the service closes the round; none on simulated tasks and without a deadline."""
     active_at: datetime
-    """When something was last heard from its clients."""
+    """Time of the last activity of its clients."""
     ended_at: datetime | None
     outcome: str | None
-    """Why it failed, as a cause."""
+    """Code of the failure."""
     selected: int
     received: int
     distribution_ns: int | None
     elapsed_ns: int | None
     upper_bound: int | None
     duration_s: float | None
-    """Of the task's clock, from round time 0 until the model was aggregated or the round given up."""
+    """Duration by the task's clock, from round time 0 to the end of the round."""
+    task_elapsed_s: float | None
+    """Elapsed time of the task at the end of the round."""
+    median_update_norm: float | None = None
+    """Median of the update norms in its model; the limits of later rounds depend on it."""
+    median_statistics_norm: float | None = None
+    latest_ns: int | None = None
+    """Round time of the last call that said it, on simulated tasks with ``dispatch: on_ready``."""
 
     @property
     def is_open(self) -> bool:
-        """Whether something can still happen to it."""
-        return bool(ROUND_MOVES[self.state])
+        """Whether the round has not ended."""
+        return bool(ROUND_TRANSITIONS[self.state])
+
+    def learning_rate(self, task: TaskTerms) -> float:
+        """For local updates in this round of the task."""
+        kept = self.terms.decayed_learning_rate
+        return task.learning_rate_of(self.number, 0.0) if kept is None else kept
+
+
+class RoundChange(TypedDict, total=False):
+    """Fields of a round to be set."""
+
+    state: RoundState
+    terms: RoundTerms
+    started_at: datetime
+    upload_deadline_at: datetime | None
+    active_at: datetime
+    ended_at: datetime | None
+    outcome: str | None
+    selected: int
+    received: int
+    distribution_ns: int
+    elapsed_ns: int
+    upper_bound: int
+    duration_s: float
+    task_elapsed_s: float
+    median_update_norm: float
+    median_statistics_norm: float
+    latest_ns: int
 
 
 class Timing(StrEnum):
-    """How an upload lies to its slot."""
+    """The timing of an upload relative to its slot and the deadline."""
 
     IN_TIME = "in time"
     DEADLINE_PASSED = "deadline passed"
@@ -166,8 +398,16 @@ class Timing(StrEnum):
     SLOT_CLOSED = "slot closed"
 
 
-def judge_upload(terms: TaskTerms, slot: Slot, elapsed_ns: int) -> Timing:
-    """Whether an upload that ends at this round time counts."""
+def may_have_waited(terms: RoundTerms, slot: Slot, began_ns: int) -> bool:
+    """Whether a client whose upload began at this round time may have waited for its slot or the channel."""
+    if terms.dispatch is Dispatch.ON_READY:
+        return True
+    grace_s = terms.slot_grace_s if terms.slot_enforcement is SlotEnforcement.STRICT else 0.0
+    return began_ns >= slot.window_start_ns - to_ns(grace_s)
+
+
+def classify_upload(terms: RoundTerms, slot: Slot, elapsed_ns: int) -> Timing:
+    """Classify an upload that ends at this round time."""
     deadline_ns = terms.upload_deadline_ns
     if deadline_ns is not None and elapsed_ns >= deadline_ns:
         return Timing.DEADLINE_PASSED

@@ -1,7 +1,7 @@
-"""Who uploads when: the slots of a round and their place on the grid of LTE resource blocks.
+"""The schedule of a round: upload slots on the grid of LTE resource blocks.
 
-Uploads follow one another and updates run in parallel (Section III-C of the paper), so an upload starts when
-its update is done and the channel is free.
+Updates run in parallel and uploads one after another (Section III-C of the paper). An upload starts when its
+update is done and the channel is free.
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ TIME_SLOT_NS = 500_000
 
 @dataclass(frozen=True)
 class UploadSlot:
-    """One client's share of the channel. Times count from the start of Scheduled Update and Upload."""
+    """The upload slot of one client. Times count from the start of Scheduled Update and Upload."""
 
     position: int
     update_ns: int

@@ -4,12 +4,13 @@ from datetime import datetime
 
 from services.domain.rounds import UPLOAD_STATES, RoundState, SlotOutcome
 from services.errors import NotSelectedError
-from services.protocol.moves import lock_round, move_round
-from services.protocol.ports import Store, Stored
+from services.protocol.transitions import lock_round, move_round
+from services.storage.database import Store
+from services.storage.tasks import ModelVersion
 
 
-def hand_out_model(store: Store, round_id: str, client_id: str | None) -> tuple[Stored, bool]:
-    """The model to train, for a selected client or (none) the operator; whether collection begins so."""
+def get_round_model(store: Store, round_id: str, client_id: str | None) -> tuple[ModelVersion, bool]:
+    """The round's model, for a selected client or the operator (none); and whether collection begins."""
     round_ = store.rounds.get(round_id)
     slot = None if client_id is None else store.rounds.slot(round_.serial, client_id)
     if client_id is not None and slot is None:
@@ -19,14 +20,14 @@ def hand_out_model(store: Store, round_id: str, client_id: str | None) -> tuple[
 
 
 def begin_collection(store: Store, round_id: str, now: datetime) -> None:
-    """The first selected client is fetching the model."""
+    """Start collection when the first selected client fetches the model."""
     _, round_ = lock_round(store, round_id)
     if round_.state is RoundState.SCHEDULED:
         move_round(store, round_, RoundState.COLLECTING, now, active_at=now)
 
 
-def note_model_fetched(store: Store, round_id: str, client_id: str, now: datetime) -> None:
-    """A client has the whole model: from here its update takes time."""
+def record_model_fetched(store: Store, round_id: str, client_id: str, now: datetime) -> None:
+    """Record that a client has downloaded the model; its update time counts from here."""
     _, round_ = lock_round(store, round_id)
     slot = store.rounds.slot(round_.serial, client_id)
     if round_.state in UPLOAD_STATES and slot is not None and slot.outcome is SlotOutcome.PENDING:

@@ -1,18 +1,20 @@
-"""Hosted local training: a worker trains in a simulated client's place; the simulator uploads the result."""
+"""Hosted local training: a worker trains for a simulated client, and the simulator uploads the result."""
 
 from datetime import datetime
 
-from services.domain.jobs import Job, JobKind
+from services.domain.jobs import Job, JobKind, Training, TrainingState
 from services.domain.rounds import UPLOAD_STATES
-from services.domain.trainings import Training, TrainingState
-from services.errors import NotSelectedError, RoundNotCollectingError
-from services.protocol.moves import lock_round, tell_training
-from services.protocol.ports import Store, Stored
+from services.errors import NoDataSetError, NotSelectedError, RoundNotCollectingError
+from services.protocol.transitions import emit_training, lock_round
+from services.storage.database import Store
+from services.storage.model_store import Blob
 
 
 def request_training(store: Store, round_id: str, client_id: str, partition: int, now: datetime) -> Training:
-    """Ask for a selected client's training; once asked for, it is the same training again."""
+    """Request the training of a selected client; a repeated request returns the same training."""
     task, round_ = lock_round(store, round_id)
+    if task.terms.dataset is None:
+        raise NoDataSetError("The task has no dataset for simulated clients to train on.")
     if store.rounds.slot(round_.serial, client_id) is None:
         raise NotSelectedError(f"The client {client_id!r} was not selected for the round {round_id!r}.")
     if known := store.trainings.of_client(round_, client_id):
@@ -27,12 +29,12 @@ def request_training(store: Store, round_id: str, client_id: str, partition: int
         round_serial=round_.serial,
         now=now,
     )
-    tell_training(store, task.task_id, training, TrainingState.WAITING, now)
+    emit_training(store, task.task_id, training, TrainingState.WAITING, now)
     return training
 
 
-def finish_training(store: Store, claimed: Job, training: Training, blob: Stored, now: datetime) -> bool:
-    """Take the update that a worker trained; false if the job is no longer its own."""
+def finish_training(store: Store, claimed: Job, training: Training, blob: Blob, now: datetime) -> bool:
+    """Store the update that a worker trained; false if the lease was lost."""
     task, round_ = lock_round(store, training.round_id)
     if not store.jobs.finish(claimed, now):
         return False
@@ -44,5 +46,5 @@ def finish_training(store: Store, claimed: Job, training: Training, blob: Stored
         size_bytes=blob.size_bytes,
     )
     store.rounds.change(round_, active_at=now)
-    tell_training(store, task.task_id, training, TrainingState.DONE, now)
+    emit_training(store, task.task_id, training, TrainingState.DONE, now)
     return True

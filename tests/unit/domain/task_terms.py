@@ -1,6 +1,7 @@
-"""The terms of a task as the paper has them, for tests to change."""
+"""The terms of a task as the paper has them, and of its round, for tests to change."""
 
-from services.domain.tasks import AggregationRule, Clock, PartitionScheme, SlotEnforcement, TaskTerms
+from services.domain.rounds import terms_of_round
+from services.domain.tasks import Clock, PartitionScheme, SlotEnforcement, TaskTerms
 
 TERMS = TaskTerms(
     name="",
@@ -11,7 +12,7 @@ TERMS = TaskTerms(
     batch_size=50,
     learning_rate=0.25,
     learning_rate_decay=0.99,
-    aggregation=AggregationRule.WEIGHTED,
+    aggregation="weighted",
     policy="fedcs",
     round_deadline_s=180.0,
     final_deadline_s=None,
@@ -34,3 +35,4 @@ TERMS = TaskTerms(
     idle_timeout_s=3600.0,
     max_update_norm=None,
 )
+ROUND_TERMS = terms_of_round(TERMS, model_size_bytes=18_300_000)

@@ -1,12 +1,10 @@
 """Two public implementations of FedCS get Client Selection wrong; these tests fail if we repeat that."""
 
-import numpy as np
 import pytest
 
-from services.domain.greedy import greedy_order
 from services.domain.schedule import build_schedule
-from services.domain.selection import POLICIES
-from tests.unit.domain.instances import round_ns, times_of
+from services.domain.selection.fedcs import greedy_order
+from tests.unit.domain.instances import round_ns, select, times_of
 
 
 def test_the_least_cost_comes_first_not_the_largest() -> None:
@@ -21,7 +19,7 @@ def test_uploads_add_up_they_do_not_run_at_the_same_time(policy: str) -> None:
     """The other one checks each client alone, as if all of them could upload at once."""
     times = times_of([0] * 10, [10] * 10)
     # Distribution 10, then 10 for each upload: three are done at 40, the fourth at 50.
-    order = POLICIES[policy].select(times, 50, np.random.default_rng(0)).order
+    order = select(policy, times, 50)
     assert len(order) == 3
     assert build_schedule(order, times).upload_ends_ns.tolist() == [10, 20, 30]
     assert round_ns(times, order.tolist()) == 40

@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 
-from services.domain.candidates import draw_candidates
-from services.domain.cell import PAPER_CLIENTS, PAPER_MODEL_SIZE_BYTES, PAPER_REQUEST_FRACTION, Cell
-from services.domain.resources import LocalWork, estimate_times
-from services.domain.selection import POLICIES
+from services.domain.radio import PAPER_CLIENTS, PAPER_MODEL_SIZE_BYTES, PAPER_REQUEST_FRACTION, Cell
+from services.domain.resources import LocalWork, draw_candidates, estimate_times
+from services.domain.selection import Candidates, make_policy
 
 CELLS = 2000
 MINUTES = (1, 3, 5, 10)
@@ -18,6 +17,7 @@ EXPECTED = {
 }
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("dataset", "policy"), list(EXPECTED))
 def test_clients_per_round(dataset: str, policy: str) -> None:
     rng = np.random.default_rng(2019)
@@ -25,10 +25,12 @@ def test_clients_per_round(dataset: str, policy: str) -> None:
     for cell in range(CELLS):
         reports = Cell().draw_reports(PAPER_CLIENTS, rng)
         times = estimate_times(reports, LocalWork(PAPER_MODEL_SIZE_BYTES[dataset]))
-        candidates = times.of(draw_candidates(PAPER_CLIENTS, PAPER_REQUEST_FRACTION, rng))
+        candidates = Candidates(times, reports).of(
+            draw_candidates(PAPER_CLIENTS, PAPER_REQUEST_FRACTION, rng)
+        )
         for column, minutes in enumerate(MINUTES):
-            selection = POLICIES[policy].select(candidates, minutes * 60 * 10**9, rng)
-            counts[cell, column] = len(selection.order)
+            order = make_policy(policy, {}).select(candidates, minutes * 60 * 10**9, rng)
+            counts[cell, column] = len(order)
     standard_errors = counts.std(axis=0, ddof=1) / np.sqrt(CELLS)
     deviations = (counts.mean(axis=0) - EXPECTED[dataset, policy]) / standard_errors
     assert abs(deviations).max() < 3, f"{counts.mean(axis=0)}: {deviations} standard errors off"

@@ -1,8 +1,7 @@
 import numpy as np
 import pytest
 
-from services.domain.cell import Cell
-from services.domain.radio import Placement, RadioModel, place_clients
+from services.domain.radio import Cell, Placement, RadioModel, place_clients
 
 
 def test_path_loss_snr_and_throughput_by_hand() -> None:
@@ -47,8 +46,8 @@ def test_shadow_fading_spreads_the_throughput_and_is_off_in_the_preset() -> None
 
 
 def test_the_same_seed_gives_the_same_cell() -> None:
-    one, same = (Cell().draw_reports(50, np.random.default_rng(3)) for _ in range(2))
-    assert one.throughput_bps.tolist() == same.throughput_bps.tolist()
-    assert one.data_samples.tolist() == same.data_samples.tolist()
-    assert one.data_samples.min() >= 100
-    assert one.data_samples.max() <= 1000
+    first, same = (Cell().draw_reports(50, np.random.default_rng(3)) for _ in range(2))
+    assert first.throughput_bps.tolist() == same.throughput_bps.tolist()
+    assert first.data_samples.tolist() == same.data_samples.tolist()
+    assert first.data_samples.min() >= 100
+    assert first.data_samples.max() <= 1000

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from services.domain.resources import EstimatedTimes
 from services.domain.schedule import TIME_SLOT_NS, UploadSlot, build_schedule
-from services.domain.selection import POLICIES
-from tests.unit.domain.instances import instances, random_instance, round_ns, times_of
+from tests.unit.domain.instances import KAPPAS, instances, random_instance, round_ns, select, times_of
 
 
 def test_an_empty_schedule_takes_no_time() -> None:
@@ -31,24 +30,26 @@ def test_boundaries_are_rounded_to_the_nearest_time_slot() -> None:
     assert [(slot.time_slot_first, slot.time_slot_count) for slot in slots] == [(1, 1), (2, 1)]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("policy", ["fedcs", "optimal", "fedlim"])
 def test_no_schedule_breaks_its_deadline_and_no_slots_overlap(policy: str) -> None:
     rng = np.random.default_rng(3)
     for _ in range(1500):
-        times, available_ns = random_instance(rng, max_clients=20)
-        order = POLICIES[policy].select(times, available_ns, rng).order
+        times, available_ns = random_instance(rng, max_clients=20, kappa=rng.choice(KAPPAS))
+        order = select(policy, times, available_ns, rng)
         schedule = build_schedule(order, times)
         assert not len(order) or schedule.distribution_ns + schedule.elapsed_ns < available_ns
         assert schedule.distribution_ns + schedule.elapsed_ns == round_ns(times, order.tolist())
         _assert_disjoint(schedule.slots())
 
 
-@settings(max_examples=500, deadline=None)
+@pytest.mark.exhaustive
+@settings(max_examples=200, deadline=None)
 @given(instances(), st.sampled_from([1, 249_999, 250_000, 333_333]))
 def test_slots_never_overlap_on_the_grid_whatever_the_fraction_of_a_time_slot(
     instance: tuple[EstimatedTimes, int], unit_ns: int
 ) -> None:
-    times = EstimatedTimes(instance[0].update_ns * unit_ns, instance[0].upload_ns * unit_ns)
+    times = EstimatedTimes(*(column * unit_ns for column in vars(instance[0]).values()))
     _assert_disjoint(build_schedule(np.arange(len(times)), times).slots())
 
 

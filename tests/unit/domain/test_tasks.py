@@ -2,10 +2,11 @@
 
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
-from services.domain.tasks import TASK_MOVES, Task, TaskState
+from services.domain.tasks import TASK_TRANSITIONS, Task, TaskOutcome, TaskState
 from tests.unit.domain.task_terms import TERMS
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -20,6 +21,7 @@ def _task(state: TaskState = TaskState.RUNNING, **terms: object) -> Task:
         created_at=NOW,
         ended_at=None,
         outcome=None,
+        detail=None,
         model_version=None,
         rounds=0,
         elapsed_s=0.0,
@@ -33,28 +35,32 @@ def test_a_task_is_over_when_no_move_is_left() -> None:
 
 
 def test_every_state_of_a_task_can_be_reached_and_left_only_forwards() -> None:
-    assert set(TASK_MOVES) == set(TaskState)
-    reached = {TaskState.INITIALIZING}.union(*TASK_MOVES.values())
+    assert set(TASK_TRANSITIONS) == set(TaskState)
+    reached = {TaskState.INITIALIZING}.union(*TASK_TRANSITIONS.values())
     assert reached == set(TaskState)
     order = list(TaskState)
-    for state, following in TASK_MOVES.items():
+    for state, following in TASK_TRANSITIONS.items():
         assert all(order.index(after) > order.index(state) for after in following)
 
 
 def test_an_operator_can_cancel_any_task_that_is_not_over() -> None:
     for state in TaskState:
-        assert (TaskState.CANCELLED in TASK_MOVES[state]) is not _task(state).is_over
+        assert (TaskState.CANCELLED in TASK_TRANSITIONS[state]) is not _task(state).is_over
 
 
-def test_uploads_end_when_aggregation_has_to_begin() -> None:
-    assert replace(TERMS, aggregation_s=0.1).upload_deadline_ns == 179_900_000_000
-    assert replace(TERMS, selection_s=5.0).upload_deadline_ns == 180_000_000_000
-
-
-def test_the_original_protocol_has_no_deadline() -> None:
-    terms = replace(TERMS, policy="fl")
-    assert not terms.has_deadline
-    assert terms.upload_deadline_ns is None
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"round_deadline_s": 0.0},
+        {"request_fraction": 0.0},
+        {"request_fraction": 1.001},
+        {"min_clients": 0},
+        {"min_updates": 0},
+    ],
+)
+def test_terms_that_no_task_can_work_with_are_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(changes))):
+        replace(TERMS, **changes)
 
 
 @pytest.mark.parametrize(
@@ -71,10 +77,11 @@ def test_the_original_protocol_has_no_deadline() -> None:
 def test_another_round_fits_if_it_ends_by_the_final_deadline(
     elapsed_s: float, final_deadline_s: float | None, fits: bool
 ) -> None:
-    assert _task(final_deadline_s=final_deadline_s).fits_another_round(elapsed_s) is fits
+    ending = _task(final_deadline_s=final_deadline_s).ending_after(elapsed_s)
+    assert ending is (None if fits else TaskOutcome.FINAL_DEADLINE)
 
 
 def test_without_a_round_deadline_a_round_fits_as_long_as_there_is_time() -> None:
     task = _task(policy="fl", final_deadline_s=100.0)
-    assert task.fits_another_round(100.0)
-    assert not task.fits_another_round(100.1)
+    assert task.ending_after(100.0) is None
+    assert task.ending_after(100.1) is TaskOutcome.FINAL_DEADLINE
