@@ -1,0 +1,1 @@
+"""Safetensors files: checking what was received, reading it in blocks, writing models."""
