@@ -1,4 +1,4 @@
-"""How Alembic reaches the database: through a connection that is handed in."""
+"""Alembic environment: uses the connection in the configuration."""
 
 from alembic import context
 

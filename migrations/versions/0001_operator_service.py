@@ -51,7 +51,7 @@ def upgrade() -> None:
         sa.Column("created_at", sa.BigInteger(), nullable=False),
         sa.PrimaryKeyConstraint("key_id", "idempotency_key", name=op.f("pk_idempotency_keys")),
     )
-    op.create_index(op.f("ix_idempotency_keys_created_at"), "idempotency_keys", ["created_at"], unique=False)
+    op.create_index(op.f("ix_idempotency_keys_created_at"), "idempotency_keys", ["created_at"])
     op.create_table(
         "leases",
         sa.Column("name", sa.String(length=64), nullable=False),
@@ -129,7 +129,7 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("serial", name=op.f("pk_tasks")),
         sa.UniqueConstraint("task_id", name=op.f("uq_tasks_task_id")),
     )
-    op.create_index(op.f("ix_tasks_state"), "tasks", ["state"], unique=False)
+    op.create_index(op.f("ix_tasks_state"), "tasks", ["state"])
     op.create_table(
         "api_keys",
         sa.Column("key_id", sa.String(length=32), nullable=False),
@@ -149,7 +149,7 @@ def upgrade() -> None:
         ),
         sa.PrimaryKeyConstraint("key_id", name=op.f("pk_api_keys")),
     )
-    op.create_index(op.f("ix_api_keys_client_serial"), "api_keys", ["client_serial"], unique=False)
+    op.create_index(op.f("ix_api_keys_client_serial"), "api_keys", ["client_serial"])
     op.create_table(
         "client_labels",
         sa.Column("client_serial", SERIAL, nullable=False),
@@ -167,7 +167,6 @@ def upgrade() -> None:
         op.f("ix_client_labels_name_value_client_serial"),
         "client_labels",
         ["name", "value", "client_serial"],
-        unique=False,
     )
     op.create_table(
         "model_versions",
@@ -184,7 +183,7 @@ def upgrade() -> None:
         ),
         sa.PrimaryKeyConstraint("task_serial", "version", name=op.f("pk_model_versions")),
     )
-    op.create_index(op.f("ix_model_versions_digest"), "model_versions", ["digest"], unique=False)
+    op.create_index(op.f("ix_model_versions_digest"), "model_versions", ["digest"])
     op.create_table(
         "resource_reports",
         sa.Column("serial", SERIAL, nullable=False),
@@ -225,7 +224,6 @@ def upgrade() -> None:
         op.f("ix_resource_reports_client_serial_observed_at_serial"),
         "resource_reports",
         ["client_serial", "observed_at", "serial"],
-        unique=False,
     )
     op.create_table(
         "evaluations",
@@ -294,7 +292,7 @@ def upgrade() -> None:
         sa.UniqueConstraint("round_id", name=op.f("uq_rounds_round_id")),
         sa.UniqueConstraint("task_serial", "number", name=op.f("uq_rounds_task_serial_number")),
     )
-    op.create_index(op.f("ix_rounds_state"), "rounds", ["state"], unique=False)
+    op.create_index(op.f("ix_rounds_state"), "rounds", ["state"])
     op.create_index(
         "uq_rounds_open",
         "rounds",
@@ -360,13 +358,12 @@ def upgrade() -> None:
         sa.UniqueConstraint("job_id", name=op.f("uq_jobs_job_id")),
         sa.UniqueConstraint("subject_key", name=op.f("uq_jobs_subject_key")),
     )
-    op.create_index(op.f("ix_jobs_round_serial"), "jobs", ["round_serial"], unique=False)
-    op.create_index(op.f("ix_jobs_task_serial"), "jobs", ["task_serial"], unique=False)
+    op.create_index(op.f("ix_jobs_round_serial"), "jobs", ["round_serial"])
+    op.create_index(op.f("ix_jobs_task_serial"), "jobs", ["task_serial"])
     op.create_index(
         "ix_jobs_unfinished",
         "jobs",
         ["state"],
-        unique=False,
         sqlite_where=sa.text("state IN ('waiting', 'leased')"),
         postgresql_where=sa.text("state IN ('waiting', 'leased')"),
     )
@@ -413,7 +410,7 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("round_serial", "client_id", name=op.f("pk_slots")),
         sa.UniqueConstraint("round_serial", "order", name=op.f("uq_slots_round_serial_order")),
     )
-    op.create_index(op.f("ix_slots_client_id"), "slots", ["client_id"], unique=False)
+    op.create_index(op.f("ix_slots_client_id"), "slots", ["client_id"])
     op.create_table(
         "trainings",
         sa.Column("training_id", sa.String(length=64), nullable=False),
@@ -441,7 +438,7 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("training_id", name=op.f("pk_trainings")),
         sa.UniqueConstraint("round_serial", "client_id", name=op.f("uq_trainings_round_serial_client_id")),
     )
-    op.create_index(op.f("ix_trainings_digest"), "trainings", ["digest"], unique=False)
+    op.create_index(op.f("ix_trainings_digest"), "trainings", ["digest"])
     op.create_table(
         "updates",
         sa.Column("round_serial", SERIAL, nullable=False),
@@ -458,51 +455,30 @@ def upgrade() -> None:
         ),
         sa.PrimaryKeyConstraint("round_serial", "client_id", name=op.f("pk_updates")),
     )
-    op.create_index(op.f("ix_updates_digest"), "updates", ["digest"], unique=False)
+    op.create_index(op.f("ix_updates_digest"), "updates", ["digest"])
 
     op.execute("INSERT INTO event_counter (counter, last_number) VALUES (1, 0)")
 
 
 def downgrade() -> None:
-    """Drop them, and everything in them."""
-    op.drop_index(op.f("ix_updates_digest"), table_name="updates")
-    op.drop_table("updates")
-    op.drop_index(op.f("ix_trainings_digest"), table_name="trainings")
-    op.drop_table("trainings")
-    op.drop_index(op.f("ix_slots_client_id"), table_name="slots")
-    op.drop_table("slots")
-    op.drop_index(
-        "ix_jobs_unfinished",
-        table_name="jobs",
-        sqlite_where=sa.text("state IN ('waiting', 'leased')"),
-        postgresql_where=sa.text("state IN ('waiting', 'leased')"),
-    )
-    op.drop_index(op.f("ix_jobs_task_serial"), table_name="jobs")
-    op.drop_index(op.f("ix_jobs_round_serial"), table_name="jobs")
-    op.drop_table("jobs")
-    op.drop_table("candidates")
-    op.drop_index(
-        "uq_rounds_open",
-        table_name="rounds",
-        sqlite_where=sa.text("state IN ('requesting', 'scheduled', 'collecting', 'aggregating')"),
-        postgresql_where=sa.text("state IN ('requesting', 'scheduled', 'collecting', 'aggregating')"),
-    )
-    op.drop_index(op.f("ix_rounds_state"), table_name="rounds")
-    op.drop_table("rounds")
-    op.drop_table("evaluations")
-    op.drop_index(op.f("ix_resource_reports_client_serial_observed_at_serial"), table_name="resource_reports")
-    op.drop_table("resource_reports")
-    op.drop_index(op.f("ix_model_versions_digest"), table_name="model_versions")
-    op.drop_table("model_versions")
-    op.drop_index(op.f("ix_client_labels_name_value_client_serial"), table_name="client_labels")
-    op.drop_table("client_labels")
-    op.drop_index(op.f("ix_api_keys_client_serial"), table_name="api_keys")
-    op.drop_table("api_keys")
-    op.drop_index(op.f("ix_tasks_state"), table_name="tasks")
-    op.drop_table("tasks")
-    op.drop_table("leases")
-    op.drop_index(op.f("ix_idempotency_keys_created_at"), table_name="idempotency_keys")
-    op.drop_table("idempotency_keys")
-    op.drop_table("events")
-    op.drop_table("event_counter")
-    op.drop_table("clients")
+    """Drop the tables with their indexes and everything in them."""
+    for table in (
+        "updates",
+        "trainings",
+        "slots",
+        "jobs",
+        "candidates",
+        "rounds",
+        "evaluations",
+        "resource_reports",
+        "model_versions",
+        "client_labels",
+        "api_keys",
+        "tasks",
+        "leases",
+        "idempotency_keys",
+        "events",
+        "event_counter",
+        "clients",
+    ):
+        op.drop_table(table)

@@ -1,4 +1,4 @@
-"""What the trainer needs: the longest step of a client, and evaluations in parts."""
+"""For the trainer: the maximum update norm of a task, and evaluations in parts."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -10,7 +10,7 @@ SERIAL = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 
 def upgrade() -> None:
-    """Add them."""
+    """Add the column and the table."""
     op.add_column("tasks", sa.Column("max_update_norm", sa.Float(), nullable=True))
     op.create_table(
         "evaluation_parts",
@@ -33,6 +33,6 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Take them away."""
+    """Drop them."""
     op.drop_table("evaluation_parts")
     op.drop_column("tasks", "max_update_norm")

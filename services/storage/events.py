@@ -1,9 +1,10 @@
-"""The events of every state change, numbered without gaps in the order in which they became visible.
+"""Events of state changes, numbered without gaps in commit order.
 
-The number comes from one row, locked until the transaction commits. A sequence would not do: PostgreSQL's
-commit out of order, and a stream that was resumed after a number would miss those below it.
+The number comes from a row that is locked until the transaction commits. A PostgreSQL sequence is not enough:
+transactions commit out of order, so a stream that resumes after a number would miss lower numbers.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -11,12 +12,12 @@ from typing import Any
 
 from sqlalchemy import Connection, bindparam, delete, insert, select, update
 
-from services.storage.rows import as_dataclass
+from services.storage.sql import Repository
 from services.storage.tables import event_counter, events
 
 _TAKE_NUMBERS = (
     update(event_counter)
-    .values(last_number=event_counter.c.last_number + bindparam("how_many"))
+    .values(last_number=event_counter.c.last_number + bindparam("count"))
     .returning(event_counter.c.last_number)
 )
 _LAST_NUMBER = select(event_counter.c.last_number)
@@ -31,7 +32,7 @@ _AFTER = (
 
 @dataclass(frozen=True)
 class NewEvent:
-    """Something that is about to be true."""
+    """An event that is not committed yet."""
 
     kind: str
     at: datetime
@@ -43,16 +44,16 @@ class NewEvent:
 
 @dataclass(frozen=True)
 class Event(NewEvent):
-    """Something that happened."""
+    """A committed event."""
 
     number: int = 0
 
 
-class Events:
+class Events(Repository):
     """The events in a database."""
 
     def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+        super().__init__(connection)
         self._recorded: list[NewEvent] = []
 
     def record(
@@ -65,35 +66,33 @@ class Events:
         client_id: str | None = None,
         **data: Any,
     ) -> None:
-        """Note what this transaction changes."""
+        """Record an event of this transaction."""
         self._recorded.append(NewEvent(kind, now, task_id, round_id, client_id, data))
 
-    def write(self) -> set[str]:
-        """Number and keep what was recorded; of which kinds it is.
+    def write(self) -> Counter[str]:
+        """Number and insert the recorded events; returns how many there are of each kind.
 
-        Comes last in a transaction: others wait for the numbers.
+        This is the last step of a transaction, because other transactions wait for the counter.
         """
         if not self._recorded:
-            return set()
-        last: int = self._connection.execute(_TAKE_NUMBERS, {"how_many": len(self._recorded)}).scalar_one()
+            return Counter()
+        last: int = self._connection.execute(_TAKE_NUMBERS, {"count": len(self._recorded)}).scalar_one()
         first = last - len(self._recorded) + 1
         rows = [{"number": number, **vars(event)} for number, event in enumerate(self._recorded, first)]
         self._connection.execute(_ADD, rows)
         self._recorded = []
-        return {row["kind"] for row in rows}
+        return Counter(row["kind"] for row in rows)
 
     def last_number(self) -> int:
         """The number of the newest event; 0 if there is none."""
-        last: int = self._connection.execute(_LAST_NUMBER).scalar_one()
-        return last
+        return int(self._connection.execute(_LAST_NUMBER).scalar_one())
 
     def after(self, number: int, most: int) -> Sequence[Event]:
-        """The events that follow a number, so many at the most."""
-        rows = self._connection.execute(_AFTER, {"position": number, "most": most})
-        return [as_dataclass(Event, row) for row in rows]
+        """The events after a number, at most ``most``."""
+        return self._list(Event, _AFTER, position=number, most=most)
 
-    def forget_before(self, moment: datetime, most: int) -> int:
-        """Remove the oldest events, so many at the most; how many they were."""
+    def delete_before(self, moment: datetime, most: int) -> int:
+        """Delete the oldest events before a time, at most ``most``; returns their number."""
         oldest = select(events.c.number).order_by(events.c.number).limit(most)
         old = events.c.number.in_(oldest.scalar_subquery()) & (events.c.at < moment)
         return self._connection.execute(delete(events).where(old)).rowcount

@@ -1,4 +1,4 @@
-"""Model files, kept under the digest of their content: whole or not at all, whenever the power fails."""
+"""Model files, named by the digest of their content and written atomically."""
 
 import errno
 import fcntl
@@ -15,25 +15,25 @@ from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
-from services.errors import ModelFileMissingError, StorageFullError
+from services.errors import ModelFileMissingError, ModelStoreUnavailableError, SettingsError, StorageFullError
 
 DIGEST = re.compile(r"[0-9a-f]{64}")
 SUFFIX = ".safetensors"
 _INCOMING_PREFIX = "upload-"
-SWEEP_BATCH = 500
+DELETE_BATCH = 500
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 @dataclass(frozen=True)
 class Blob:
-    """A file that is kept: the SHA-256 digest of its content in hexadecimal digits, and its size."""
+    """A stored file: the SHA-256 digest of its content in hexadecimal digits, and its size."""
 
     digest: str
     size_bytes: int
 
 
 class IncomingBlob:
-    """A file that is still arriving; what was written can be read at ``path`` at once, until it is kept."""
+    """A file that is being written; its content can be read at ``path`` until it is saved."""
 
     def __init__(self, file: io.FileIO, path: Path, put: Callable[["IncomingBlob"], None]) -> None:
         self.path = path
@@ -52,17 +52,17 @@ class IncomingBlob:
         left = memoryview(chunk).cast("B")
         self._hash.update(left)
         self.size_bytes += len(left)
-        with _telling_of_a_full_disk():
-            while left:  # the system may take less than it is given
+        with _disk_full_errors():
+            while left:  # a write may be partial
                 left = left[self._file.write(left) :]
 
     def sync(self) -> None:
-        """Have what was written outlast a loss of power."""
+        """Flush the content to disk."""
         os.fsync(self._file.fileno())
 
-    def keep(self) -> Blob:
-        """Put the file into its store, to stay there even if the power fails now."""
-        with _telling_of_a_full_disk():
+    def save(self) -> Blob:
+        """Move the file into its store durably."""
+        with _disk_full_errors():
             self._put(self)
         self._file.close()
         return Blob(self.digest, self.size_bytes)
@@ -70,8 +70,8 @@ class IncomingBlob:
 
 @contextmanager
 def receive_into(directory: Path, put: Callable[[IncomingBlob], None]) -> Iterator[IncomingBlob]:
-    """A new file in this directory; ``put`` keeps it, and what is not kept is gone at the end."""
-    with _telling_of_a_full_disk():
+    """A new temporary file in this directory; ``put`` stores it, otherwise it is deleted."""
+    with _disk_full_errors():
         descriptor, name = tempfile.mkstemp(dir=directory, prefix=_INCOMING_PREFIX)
     path = Path(name)
     try:
@@ -82,93 +82,109 @@ def receive_into(directory: Path, put: Callable[[IncomingBlob], None]) -> Iterat
 
 
 class ModelStore(Protocol):
-    """Where model files are kept."""
+    """The interface of model stores."""
 
     directory: Path
-    """Where it has files on this machine."""
+    """Its directory on this host."""
 
     def receive(self) -> AbstractContextManager[IncomingBlob]:
-        """A new file to write to; unless it is kept, it is gone when the context is left."""
+        """A new file to write to; it is deleted at the end of the context unless it is saved."""
 
     def path_of(self, digest: str) -> Path:
-        """The kept file with this digest, to be opened at once; ``ModelFileMissingError`` if none is."""
+        """The file with this digest, to be opened at once; ``ModelFileMissingError`` if missing."""
 
-    def hold(self, digests: Collection[str]) -> AbstractContextManager[Mapping[str, Path]]:
-        """The kept files with these digests, in place as long as the context lasts."""
+    def pinned(self, digests: Collection[str]) -> AbstractContextManager[Mapping[str, Path]]:
+        """The files with these digests, available during the context."""
 
     def check(self) -> None:
-        """See that the store can be used; ``ModelStoreAwayError`` if not."""
+        """Check that the store can be used; ``ModelStoreUnavailableError`` if not."""
 
-    def sweep(self, referenced: Callable[[Collection[str]], Collection[str]], older_than_s: float) -> int:
-        """Delete what was left behind: old files that never arrived, and old ones without a reference.
+    def is_empty(self) -> bool:
+        """Whether the store has no files."""
 
-        ``referenced`` is given up to 500 digests and answers with those that are still in use. A reference
-        to a file must be recorded within ``older_than_s`` after it was kept. Returns how many were deleted.
+    def delete_unreferenced(
+        self, referenced: Callable[[Collection[str]], Collection[str]], older_than_s: float
+    ) -> int:
+        """Delete old incomplete files and old files without a reference; returns their number.
+
+        ``referenced`` gets up to 500 digests and returns those that are in use. A reference to a file must be
+        recorded within ``older_than_s`` after the file was saved.
         """
 
 
 class LocalModelStore:
-    """Model files in a directory of this machine: the locks it takes do not reach across a network mount."""
+    """Model files in a local directory; its locks do not work on a network file system."""
 
     def __init__(self, root: Path) -> None:
         self.directory = root
         self._root = root
         self._incoming = root / "incoming"
-        self._written_down: set[Path] = set()  # directories that a loss of power will not undo
+        self._synced: set[Path] = set()  # directories whose entries are flushed to disk
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._incoming.mkdir(mode=0o700, exist_ok=True)
         _sync_directory(root.parent)
 
     def receive(self) -> AbstractContextManager[IncomingBlob]:
-        """A new file to write to; unless it is kept, it is gone when the context is left."""
+        """A new file to write to; it is deleted at the end of the context unless it is saved."""
         return receive_into(self._incoming, self._put)
 
     def path_of(self, digest: str) -> Path:
-        """The kept file with this digest; ``ModelFileMissingError`` if there is none."""
-        path = _place_of(self._root, digest)
+        """The file with this digest; ``ModelFileMissingError`` if missing."""
+        path = _file_path(self._root, digest)
         if not path.is_file():
             raise ModelFileMissingError(digest)
         return path
 
     @contextmanager
-    def hold(self, digests: Collection[str]) -> Iterator[Mapping[str, Path]]:
-        """The kept files with these digests; they stay in place as long as something refers to them."""
+    def pinned(self, digests: Collection[str]) -> Iterator[Mapping[str, Path]]:
+        """The files with these digests; they exist as long as they are referenced."""
         yield {digest: self.path_of(digest) for digest in digests}
 
     def check(self) -> None:
-        """Nothing: whether a directory can be used shows when the room on its disk is looked at."""
+        """Check that the directories exist and are writable."""
+        for directory in (self._root, self._incoming):
+            if not os.access(directory, os.R_OK | os.W_OK | os.X_OK):
+                raise ModelStoreUnavailableError(
+                    f"The model store {directory} cannot be used: it is missing, or not writable."
+                )
 
-    def sweep(self, referenced: Callable[[Collection[str]], Collection[str]], older_than_s: float) -> int:
-        """Delete what was left behind: old files that never arrived, and old ones without a reference."""
+    def is_empty(self) -> bool:
+        """Whether the store has no files."""
+        return next(self._digests(), None) is None
+
+    def delete_unreferenced(
+        self, referenced: Callable[[Collection[str]], Collection[str]], older_than_s: float
+    ) -> int:
+        """Delete old incomplete files and old files without a reference; returns their number."""
         before_s = self._clock_s() - older_than_s
         abandoned = self._incoming.glob(f"{_INCOMING_PREFIX}*")
         deleted = sum(self._delete_if_old(path, before_s) for path in abandoned)
-        old = (digest for digest in self._digests() if _is_old(_place_of(self._root, digest), before_s))
-        while batch := list(islice(old, SWEEP_BATCH)):
+        old = (digest for digest in self._digests() if _is_old(_file_path(self._root, digest), before_s))
+        while batch := list(islice(old, DELETE_BATCH)):
             for digest in set(batch).difference(referenced(batch)):
-                deleted += self._delete_if_old(_place_of(self._root, digest), before_s)
+                deleted += self._delete_if_old(_file_path(self._root, digest), before_s)
         return deleted
 
     def _clock_s(self) -> float:
-        """The time by the clock that dates the files: by one that is ahead, new files would seem old."""
-        os.utime(self._incoming)  # needs no room, of which there may be none
+        """The clock of the file system: with a clock that is ahead, new files would seem old."""
+        os.utime(self._incoming)  # works on a full disk
         return self._incoming.stat().st_mtime
 
     def _put(self, incoming: IncomingBlob) -> None:
         incoming.sync()
-        target = _place_of(self._root, incoming.digest)
-        if target.parent not in self._written_down:
+        target = _file_path(self._root, incoming.digest)
+        if target.parent not in self._synced:
             target.parent.mkdir(mode=0o700, exist_ok=True)
         with directory_locked(self._root, fcntl.LOCK_SH):
             try:
-                os.utime(target)  # it is there already: as young as if it came now, for the sweep to leave it
+                os.utime(target)  # it exists: renew its time, so that it is not deleted
             except FileNotFoundError:
                 incoming.path.rename(target)
-        # Even if the file was there: another process may have put it there, and not have got as far as here.
+        # Even if the file existed: the process that created it may not have flushed the directory yet.
         _sync_directory(target.parent)
-        if target.parent not in self._written_down:
+        if target.parent not in self._synced:
             _sync_directory(self._root)
-            self._written_down.add(target.parent)
+            self._synced.add(target.parent)
 
     def _digests(self) -> Iterator[str]:
         for path in self._root.glob(f"??/*{SUFFIX}"):
@@ -177,7 +193,7 @@ class LocalModelStore:
                 yield digest
 
     def _delete_if_old(self, path: Path, before_s: float) -> bool:
-        # The same content may arrive again after the file was listed: look again while no one can keep it.
+        # The same content may be saved again after the listing: check again under the lock.
         with directory_locked(self._root, fcntl.LOCK_EX):
             if not _is_old(path, before_s):
                 return False
@@ -186,8 +202,8 @@ class LocalModelStore:
 
 
 @contextmanager
-def _telling_of_a_full_disk() -> Iterator[None]:
-    """Make one error of the several with which the system says that there is no room."""
+def _disk_full_errors() -> Iterator[None]:
+    """Translate the system's errors of a full disk into ``StorageFullError``."""
     try:
         yield
     except OSError as error:
@@ -197,18 +213,18 @@ def _telling_of_a_full_disk() -> Iterator[None]:
 
 
 def check_digest(digest: str) -> None:
-    """Refuse what is no digest: it becomes part of the name of a file."""
+    """Refuse an invalid digest: it becomes part of a file name."""
     if not DIGEST.fullmatch(digest):
         raise ValueError("a digest has 64 hexadecimal digits, in lower case")
 
 
-def _place_of(root: Path, digest: str) -> Path:
+def _file_path(root: Path, digest: str) -> Path:
     check_digest(digest)
     return root / digest[:2] / f"{digest}{SUFFIX}"
 
 
 def _is_old(path: Path, before_s: float) -> bool:
-    """Whether it is a file last written or kept before this time; not if it vanished meanwhile."""
+    """Whether the file exists and was last saved before this time."""
     try:
         found = path.lstat()
     except FileNotFoundError:
@@ -228,9 +244,51 @@ def directory_locked(directory: Path, operation: int) -> Iterator[None]:
 
 
 def _sync_directory(directory: Path) -> None:
-    """Write down the names of the files in it: syncing a file does not do that."""
+    """Flush the entries of a directory: syncing a file does not do that."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+SCHEME = "s3://"
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+_PREFIX = re.compile(r"([A-Za-z0-9!_.*'()-]+(/[A-Za-z0-9!_.*'()-]+)*)?")
+"""Characters that are safe in object names according to the S3 documentation."""
+
+
+@dataclass(frozen=True)
+class S3Location:
+    """A bucket and the prefix of object names, without a trailing slash."""
+
+    bucket: str
+    prefix: str
+
+    def __str__(self) -> str:
+        return f"{SCHEME}{self.bucket}/{self.prefix}".rstrip("/")
+
+
+def parse_s3_location(text: str) -> S3Location:
+    """Read ``s3://bucket`` or ``s3://bucket/prefix``; ``ValueError`` if it is neither."""
+    bucket, _, prefix = text.removeprefix(SCHEME).partition("/")
+    prefix = prefix.rstrip("/")
+    if not (text.startswith(SCHEME) and _BUCKET.fullmatch(bucket) and _PREFIX.fullmatch(prefix)):
+        raise ValueError("must be a directory or s3://bucket/prefix")
+    return S3Location(bucket, prefix)
+
+
+def open_model_store(location: Path | S3Location, cache: Path, cache_bytes: int) -> ModelStore:
+    """Open the store in a directory or on S3; files from S3 are cached up to ``cache_bytes``."""
+    if isinstance(location, Path):
+        return LocalModelStore(location)
+    try:
+        # Imported here: boto3 is optional and takes as long to import as the rest of the API.
+        from services.storage.s3_model_store import S3ModelStore  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        if error.name not in ("boto3", "botocore"):
+            raise
+        raise SettingsError(
+            f"FEDCS_MODEL_STORE: {location} needs a package: pip install 'fedcs-operator[s3]'"
+        ) from error
+    return S3ModelStore(location, cache, cache_bytes)

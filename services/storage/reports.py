@@ -1,4 +1,4 @@
-"""The clients' resource reports: the history of each, and the newest of many."""
+"""Resource reports: the history of a client, and the newest reports of many clients."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,11 +7,18 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from sqlalchemy import Connection, and_, delete, or_, select
+from sqlalchemy import and_, delete, or_, select
 
-from services.domain.radio import REPORT_RESOURCE_BLOCKS
-from services.domain.resources import ResourceReports
-from services.storage.rows import Page, Paging, as_dataclass, count, insert_tuples, numbers_table
+from services.domain.resources import REPORT_RESOURCE_BLOCKS, ResourceReports
+from services.storage.sql import (
+    Page,
+    Paging,
+    Repository,
+    as_dataclass,
+    count_rows,
+    insert_tuples,
+    numbers_table,
+)
 from services.storage.tables import clients, resource_reports, tasks
 
 
@@ -28,6 +35,7 @@ class StoredReport:
     observed_at: datetime
     received_at: datetime
     radio: Mapping[str, Any] | None
+    cell_id: str | None
 
 
 _COLUMNS = (
@@ -40,22 +48,20 @@ _COLUMNS = (
     "observed_at",
     "received_at",
     "radio",
+    "cell_id",
 )
-ReportRow: TypeAlias = tuple[int, int | None, float, float, int, int, int, int, str | None]
-"""The columns above: moments in microseconds, radio measurements as JSON."""
+ReportRow: TypeAlias = tuple[int, int | None, float, float, int, int, int, int, str | None, str | None]
+"""The columns above: timestamps in microseconds, radio measurements as JSON."""
 
 NO_TASK = 0
-"""The serial of no task: only reports for all tasks count."""
+"""No task: only reports for all tasks count."""
 
 
-class Reports:
+class Reports(Repository):
     """The resource reports in a database."""
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-
     def add(self, rows: Sequence[ReportRow]) -> None:
-        """Keep new reports."""
+        """Insert new reports."""
         insert_tuples(self._connection, resource_reports.name, _COLUMNS, rows)
 
     def page(self, client_serial: int, paging: Paging) -> Page[StoredReport]:
@@ -69,27 +75,26 @@ class Reports:
         newest_first = query.order_by(resource_reports.c.observed_at.desc(), resource_reports.c.serial.desc())
         rows = self._connection.execute(paging.of(newest_first))
         own = select(resource_reports.c.serial).where(resource_reports.c.client_serial == client_serial)
-        return Page([as_dataclass(StoredReport, row) for row in rows], count(self._connection, own))
+        return Page([as_dataclass(StoredReport, row) for row in rows], count_rows(self._connection, own))
 
     def newest(
         self,
         client_serials: npt.NDArray[np.int64],
-        task_serial: int,
+        task_serial: int | None,
         *,
         observed_since: datetime,
         received_since: datetime | None,
     ) -> tuple[npt.NDArray[np.int64], ResourceReports]:
-        """The newest report of each that is fresh and counts for the task, with throughput per 10 blocks.
+        """The newest fresh report of each client for the task, with throughput per 10 resource blocks.
 
-        The first array tells whose they are, as places in ``client_serials``: some have none.
+        Without a task, the report may be for any. The first array has the indices into ``client_serials`` of
+        the clients that have one.
         """
         table, serial = numbers_table(self._connection, client_serials)
         inner = resource_reports.alias()
-        fresh = and_(
-            inner.c.client_serial == serial,
-            inner.c.observed_at >= observed_since,
-            or_(inner.c.task_serial.is_(None), inner.c.task_serial == task_serial),
-        )
+        fresh = and_(inner.c.client_serial == serial, inner.c.observed_at >= observed_since)
+        if task_serial is not None:
+            fresh = and_(fresh, or_(inner.c.task_serial.is_(None), inner.c.task_serial == task_serial))
         if received_since is not None:
             fresh = and_(fresh, inner.c.received_at >= received_since)
         newest = (
@@ -108,8 +113,8 @@ class Reports:
         ).join_from(table, resource_reports, resource_reports.c.serial == newest)
         rows = self._connection.execute(query).all()
         owner, throughput, compute, samples, blocks = zip(*rows, strict=True) if rows else ((),) * 5
-        places = {one: place for place, one in enumerate(client_serials.tolist())}
-        where = np.array([places[one] for one in owner], dtype=np.int64)
+        indices = {client: index for index, client in enumerate(client_serials.tolist())}
+        where = np.array([indices[client] for client in owner], dtype=np.int64)
         order = np.argsort(where)
         per_ten_blocks = np.array(throughput) * (REPORT_RESOURCE_BLOCKS / np.array(blocks, dtype=np.float64))
         return where[order], ResourceReports(
@@ -118,8 +123,8 @@ class Reports:
             data_samples=np.array(samples, dtype=np.int64)[order],
         )
 
-    def forget_before(self, moment: datetime, most: int) -> int:
-        """Remove the oldest reports received before a moment, so many at the most; how many they were."""
+    def delete_before(self, moment: datetime, most: int) -> int:
+        """Delete the oldest reports received before a time, at most ``most``; returns their number."""
         oldest = select(resource_reports.c.serial).order_by(resource_reports.c.serial).limit(most)
         done = self._connection.execute(
             delete(resource_reports).where(

@@ -1,10 +1,9 @@
-"""The tables. Whatever must never be false is a constraint here, not only a check in code.
+"""The tables. Invariants are constraints here, not only checks in code.
 
 Rows refer to one another by ``serial`` numbers; the ids that callers see are strings.
 """
 
 from sqlalchemy import (
-    Boolean,
     CheckConstraint,
     Column,
     Float,
@@ -23,11 +22,12 @@ from sqlalchemy import (
 from sqlalchemy.types import BigInteger
 
 from services.access import Scope
-from services.domain.jobs import JobKind, JobState
-from services.domain.rounds import OPEN_STATES, CandidateOutcome, RoundState, SlotOutcome
-from services.domain.tasks import AggregationRule, Clock, PartitionScheme, SlotEnforcement, TaskState
-from services.domain.trainings import TrainingState
-from services.storage.columns import Json, Moment, Serial, choice
+from services.domain.jobs import JobKind, JobState, TrainingState
+from services.domain.noise_scale import NoiseEstimate
+from services.domain.radio import RadioModel
+from services.domain.rounds import OPEN_STATES, CandidateOutcome, RoundState, RoundTerms, SlotOutcome
+from services.domain.tasks import TaskOutcome, TaskState, TaskTerms
+from services.storage.sql import Choice, Json, JsonOf, Serial, UtcDateTime, choice
 
 metadata = MetaData(
     naming_convention={
@@ -41,14 +41,25 @@ metadata = MetaData(
 
 _open_states = ", ".join(f"'{state.value}'" for state in OPEN_STATES)
 
+cells = Table(
+    "cells",
+    metadata,
+    Column("cell_id", String(64), primary_key=True),
+    Column("name", String(128), nullable=False),
+    Column("resource_blocks", Integer, nullable=False),
+    Column("radio", JsonOf(RadioModel), nullable=False),
+    CheckConstraint("resource_blocks > 0", name="blocks_positive"),
+)
+
 clients = Table(
     "clients",
     metadata,
     Column("serial", Serial, primary_key=True),
     Column("client_id", String(128), nullable=False, unique=True),
-    Column("enrolled_at", Moment, nullable=False),
+    Column("enrolled_at", UtcDateTime, nullable=False),
+    Column("cell_id", ForeignKey("cells.cell_id"), nullable=False, index=True),
     CheckConstraint("length(client_id) > 0", name="client_id_not_empty"),
-    sqlite_autoincrement=True,  # a serial never comes back, so no report can fall to another client
+    sqlite_autoincrement=True,  # serials are not reused, so a report cannot belong to another client
 )
 
 client_labels = Table(
@@ -68,8 +79,10 @@ api_keys = Table(
     *choice("scope", Scope),
     Column("name", String(128), nullable=False),
     Column("client_serial", ForeignKey("clients.serial", ondelete="CASCADE"), index=True),
-    Column("created_at", Moment, nullable=False),
-    Column("revoked_at", Moment),
+    Column("created_at", UtcDateTime, nullable=False),
+    Column("revoked_at", UtcDateTime),
+    Column("replaces", String(32)),  # the key that is revoked when this one is first used; null afterwards
+    Index(None, "replaces", unique=True),
     CheckConstraint("(scope = 'client') = (client_serial IS NOT NULL)", name="client_keys_have_a_client"),
 )
 
@@ -83,10 +96,11 @@ resource_reports = Table(
     Column("compute_samples_per_s", Float, nullable=False),
     Column("data_samples", BigInteger, nullable=False),
     Column("report_resource_blocks", Integer, nullable=False),
-    Column("observed_at", Moment, nullable=False),
-    Column("received_at", Moment, nullable=False),
+    Column("observed_at", UtcDateTime, nullable=False),
+    Column("received_at", UtcDateTime, nullable=False),
     Column("radio", Json),
-    # The upper bounds keep out NaN, which PostgreSQL puts above all numbers.
+    Column("cell_id", String(64)),  # that the client said it is in; stays when the cell is removed
+    # The upper bounds reject NaN, which PostgreSQL sorts above all numbers.
     CheckConstraint("throughput_bps > 0 AND throughput_bps < 1e18", name="throughput_positive"),
     CheckConstraint("compute_samples_per_s > 0 AND compute_samples_per_s < 1e18", name="compute_positive"),
     CheckConstraint("data_samples >= 0", name="data_not_negative"),
@@ -100,48 +114,16 @@ tasks = Table(
     Column("serial", Serial, primary_key=True),
     Column("task_id", String(64), nullable=False, unique=True),
     *choice("state", TaskState, index=True),
-    Column("created_at", Moment, nullable=False),
-    Column("ended_at", Moment),
-    Column("outcome", Text),
+    Column("created_at", UtcDateTime, nullable=False),
+    Column("ended_at", UtcDateTime),
+    Column("outcome", Choice(TaskOutcome)),
     Column("model_version", Integer),
     Column("rounds", Integer, nullable=False),
     Column("elapsed_s", Float, nullable=False),
-    Column("first_round_at", Moment),
-    # What the operator set: the fields of TaskTerms.
-    Column("name", String(128), nullable=False),
-    Column("model", String(128), nullable=False),
-    Column("dataset", String(128)),
-    *choice("partition_scheme", PartitionScheme),
-    Column("local_epochs", Integer, nullable=False),
-    Column("batch_size", Integer, nullable=False),
-    Column("learning_rate", Float, nullable=False),
-    Column("learning_rate_decay", Float, nullable=False),
-    *choice("aggregation", AggregationRule),
-    Column("policy", String(32), nullable=False),
-    Column("round_deadline_s", Float, nullable=False),
-    Column("final_deadline_s", Float),
-    Column("request_fraction", Float, nullable=False),
-    Column("target_accuracy", Float),
-    *choice("clock", Clock),
-    Column("report_max_age_s", Float, nullable=False),
-    Column("report_window_s", Float, nullable=False),
-    Column("model_size_bytes", BigInteger),
-    Column("selection_s", Float, nullable=False),
-    Column("aggregation_s", Float, nullable=False),
-    Column("resource_blocks", Integer, nullable=False),
-    Column("auto_advance", Boolean, nullable=False),
-    Column("seed", BigInteger, nullable=False),
-    Column("labels", Json, nullable=False),
-    Column("min_clients", Integer, nullable=False),
-    Column("min_updates", Integer, nullable=False),
-    *choice("slot_enforcement", SlotEnforcement),
-    Column("slot_grace_s", Float, nullable=False),
-    Column("idle_timeout_s", Float, nullable=False),
-    Column("max_update_norm", Float),
-    CheckConstraint("round_deadline_s > 0", name="deadline_positive"),
-    CheckConstraint("request_fraction > 0 AND request_fraction <= 1", name="fraction_in_range"),
+    Column("first_round_at", UtcDateTime),
+    Column("terms", JsonOf(TaskTerms), nullable=False),
+    Column("detail", Text),
     CheckConstraint("rounds >= 0 AND elapsed_s >= 0", name="progress_not_negative"),
-    CheckConstraint("min_clients >= 1 AND min_updates >= 1", name="minima_positive"),
     CheckConstraint(
         "(state IN ('finished', 'failed', 'cancelled')) = (ended_at IS NOT NULL)", name="end_known"
     ),
@@ -157,7 +139,16 @@ model_versions = Table(
     Column("version", Integer, primary_key=True),
     Column("digest", String(64), nullable=False, index=True),
     Column("size_bytes", BigInteger, nullable=False),
-    Column("created_at", Moment, nullable=False),
+    Column("created_at", UtcDateTime, nullable=False),
+    Column("state_digest", String(64), index=True),  # the aggregator's state after this version
+    Column("evaluation_error", Text),
+    Column(
+        "encoded_digest", String(64), index=True
+    ),  # of the model as clients download it, if that is encoded
+    Column("encoded_size_bytes", BigInteger),
+    Column("upload_size_bytes", BigInteger),  # scheduled for an encoded update
+    Column("download_size_bytes", BigInteger),  # scheduled for the encoded model
+    Column("noise_estimate", JsonOf(NoiseEstimate)),  # of the updates up to this version
     CheckConstraint("version >= 0 AND size_bytes > 0", name="numbers_in_range"),
 )
 
@@ -169,7 +160,7 @@ evaluations = Table(
     Column("accuracy", Float, nullable=False),
     Column("loss", Float),
     Column("samples", BigInteger, nullable=False),
-    Column("evaluated_at", Moment, nullable=False),
+    Column("evaluated_at", UtcDateTime, nullable=False),
     ForeignKeyConstraint(
         ["task_serial", "version"], ["model_versions.task_serial", "model_versions.version"]
     ),
@@ -191,6 +182,22 @@ evaluation_parts = Table(
     CheckConstraint("0 <= correct AND correct <= samples", name="numbers_in_range"),
 )
 
+device_evaluations = Table(
+    "device_evaluations",
+    metadata,
+    Column("task_serial", Serial, primary_key=True),
+    Column("version", Integer, primary_key=True),
+    Column("client_id", String(128), primary_key=True),  # stays when the client is removed
+    Column("accuracy", Float, nullable=False),
+    Column("loss", Float),
+    Column("samples", BigInteger, nullable=False),
+    Column("received_at", UtcDateTime, nullable=False),
+    ForeignKeyConstraint(
+        ["task_serial", "version"], ["model_versions.task_serial", "model_versions.version"]
+    ),
+    CheckConstraint("accuracy >= 0 AND accuracy <= 1 AND samples > 0", name="numbers_in_range"),
+)
+
 rounds = Table(
     "rounds",
     metadata,
@@ -202,12 +209,12 @@ rounds = Table(
     Column("model_version", Integer, nullable=False),
     Column("clients", Integer, nullable=False),
     Column("asked", Integer, nullable=False),
-    Column("opened_at", Moment, nullable=False),
-    Column("window_ends_at", Moment),
-    Column("started_at", Moment),
-    Column("upload_deadline_at", Moment),
-    Column("active_at", Moment, nullable=False),
-    Column("ended_at", Moment),
+    Column("opened_at", UtcDateTime, nullable=False),
+    Column("window_ends_at", UtcDateTime),
+    Column("started_at", UtcDateTime),
+    Column("upload_deadline_at", UtcDateTime),
+    Column("active_at", UtcDateTime, nullable=False),
+    Column("ended_at", UtcDateTime),
     Column("outcome", String(64)),
     Column("selected", Integer, nullable=False),
     Column("received", Integer, nullable=False),
@@ -215,6 +222,11 @@ rounds = Table(
     Column("elapsed_ns", BigInteger),
     Column("upper_bound", Integer),
     Column("duration_s", Float),
+    Column("task_elapsed_s", Float),
+    Column("terms", JsonOf(RoundTerms), nullable=False),
+    Column("median_update_norm", Float),
+    Column("median_statistics_norm", Float),
+    Column("latest_ns", BigInteger),
     UniqueConstraint("task_serial", "number"),
     ForeignKeyConstraint(
         ["task_serial", "model_version"], ["model_versions.task_serial", "model_versions.version"]
@@ -227,7 +239,7 @@ rounds = Table(
     CheckConstraint(
         "state = 'requesting' OR state = 'cancelled' OR started_at IS NOT NULL", name="start_known"
     ),
-    # At most one round of a task is under way.
+    # A task has at most one open round.
     Index(
         "uq_rounds_open",
         "task_serial",
@@ -250,7 +262,63 @@ candidates = Table(
     Column("update_ns", BigInteger),
     Column("upload_ns", BigInteger),
     Column("cost_ns", BigInteger),
+    Column("cell_id", String(64), nullable=False),  # when it was drawn; stays when the cell is removed
+    Column("expected_throughput_bps", Float),  # null: as reported
+    Column("expected_compute_samples_per_s", Float),
     sqlite_with_rowid=False,
+)
+
+round_cells = Table(
+    "round_cells",
+    metadata,
+    Column("round_serial", ForeignKey("rounds.serial", ondelete="CASCADE"), primary_key=True),
+    Column("cell_id", String(64), primary_key=True),  # stays when the cell is removed
+    Column("resource_block_first", Integer, nullable=False),
+    Column("resource_block_count", Integer, nullable=False),
+    Column("distribution_ns", BigInteger),
+    Column("elapsed_ns", BigInteger),
+    CheckConstraint("resource_block_first >= 0 AND resource_block_count > 0", name="blocks_in_range"),
+)
+
+held_blocks = Table(
+    "held_blocks",
+    metadata,
+    # The key is what makes it impossible to give a block to two rounds.
+    Column("cell_id", ForeignKey("cells.cell_id"), primary_key=True),
+    Column("block", Integer, primary_key=True, autoincrement=False),
+    Column("round_serial", ForeignKey("rounds.serial", ondelete="CASCADE"), nullable=False, index=True),
+    CheckConstraint("block >= 0", name="block_not_negative"),
+    sqlite_with_rowid=False,
+)
+
+allocations = Table(
+    "allocations",
+    metadata,
+    Column("round_serial", ForeignKey("rounds.serial", ondelete="CASCADE"), primary_key=True),
+    Column("cell_id", ForeignKey("cells.cell_id", ondelete="CASCADE"), primary_key=True),
+    Column("resource_block_first", Integer, nullable=False),
+    Column("resource_block_count", Integer, nullable=False),
+    Column("held_from", UtcDateTime, nullable=False),
+    Column("held_until", UtcDateTime),
+    Index(None, "cell_id", "held_until"),
+    Index(
+        "ix_allocations_live",
+        "round_serial",
+        sqlite_where=text("held_until IS NULL"),
+        postgresql_where=text("held_until IS NULL"),
+    ),
+    CheckConstraint("resource_block_first >= 0 AND resource_block_count > 0", name="blocks_in_range"),
+    CheckConstraint("held_until >= held_from", name="ends_later"),
+)
+
+waiting_tasks = Table(
+    "waiting_tasks",
+    metadata,
+    Column("task_serial", ForeignKey("tasks.serial", ondelete="CASCADE"), primary_key=True),
+    Column("since", UtcDateTime, nullable=False),
+    Column("expires_at", UtcDateTime),  # null: until it is served
+    Column("passed_over", Integer, nullable=False),
+    CheckConstraint("passed_over >= 0", name="passed_over_not_negative"),
 )
 
 slots = Table(
@@ -269,18 +337,44 @@ slots = Table(
     Column("time_slot_first", BigInteger, nullable=False),
     Column("time_slot_count", BigInteger, nullable=False),
     *choice("outcome", SlotOutcome),
-    Column("model_fetched_at", Moment),
-    Column("uploaded_at", Moment),
+    Column("model_fetched_at", UtcDateTime),
+    Column("uploaded_at", UtcDateTime),
     Column("elapsed_s", Float),
     Column("actual_update_s", Float),
     Column("actual_upload_s", Float),
     Column("rejections", Integer, nullable=False),
     Column("last_rejection", Text),
+    Column("weight", BigInteger),
+    Column("update_norm", Float),
+    Column("statistics_norm", Float),
+    Column("update_scale", Float),
+    Column("statistics_scale", Float),
+    Column("cell_id", String(64), nullable=False),
+    Column("ready_ns", BigInteger),
+    Column("fresh_upload_ns", BigInteger),
+    Column("granted_ns", BigInteger),
+    Column("grant_expires_ns", BigInteger),
+    Column("lapses", Integer, nullable=False),
+    Column("replaces", String(128)),  # stays when the client is removed
     ForeignKeyConstraint(["round_serial", "client_id"], ["candidates.round_serial", "candidates.client_id"]),
-    UniqueConstraint("round_serial", "order"),
+    ForeignKeyConstraint(["round_serial", "cell_id"], ["round_cells.round_serial", "round_cells.cell_id"]),
+    UniqueConstraint("round_serial", "cell_id", "order"),
     CheckConstraint("upload_end_ns = upload_start_ns + upload_ns", name="upload_adds_up"),
     CheckConstraint("window_end_ns - window_start_ns = upload_ns", name="window_adds_up"),
     CheckConstraint("outcome <> 'received' OR uploaded_at IS NOT NULL", name="received_when"),
+    CheckConstraint("granted_ns IS NULL OR ready_ns IS NOT NULL", name="ready_when_granted"),
+    CheckConstraint(
+        "grant_expires_ns IS NULL OR (granted_ns IS NOT NULL AND outcome = 'pending')", name="granted_when"
+    ),
+    # One client at a time holds the channel of a cell.
+    Index(
+        "uq_slots_channel",
+        "round_serial",
+        "cell_id",
+        unique=True,
+        sqlite_where=text("grant_expires_ns IS NOT NULL"),
+        postgresql_where=text("grant_expires_ns IS NOT NULL"),
+    ),
 )
 
 updates = Table(
@@ -291,7 +385,7 @@ updates = Table(
     Column("digest", String(64), nullable=False, index=True),
     Column("size_bytes", BigInteger, nullable=False),
     Column("data_samples", BigInteger, nullable=False),
-    Column("received_at", Moment, nullable=False),
+    Column("received_at", UtcDateTime, nullable=False),
     ForeignKeyConstraint(["round_serial", "client_id"], ["slots.round_serial", "slots.client_id"]),
     CheckConstraint("size_bytes > 0 AND data_samples > 0", name="numbers_positive"),
 )
@@ -306,14 +400,14 @@ jobs = Table(
     Column("task_serial", ForeignKey("tasks.serial"), nullable=False, index=True),
     Column("round_serial", ForeignKey("rounds.serial"), index=True),
     Column("subject", Json, nullable=False),
-    Column("subject_key", String(256), nullable=False, unique=True),  # the same work is never asked for twice
+    Column("subject_key", String(256), nullable=False, unique=True),  # no two jobs for the same work
     Column("attempts", Integer, nullable=False),
     Column("max_attempts", Integer, nullable=False),
     Column("token", Integer, nullable=False),
-    Column("lease_expires_at", Moment),
-    Column("published_at", Moment),
-    Column("created_at", Moment, nullable=False),
-    Column("finished_at", Moment),
+    Column("lease_expires_at", UtcDateTime),
+    Column("published_at", UtcDateTime),
+    Column("created_at", UtcDateTime, nullable=False),
+    Column("finished_at", UtcDateTime),
     Column("error", Text),
     CheckConstraint("attempts <= max_attempts AND attempts >= 0", name="attempts_capped"),
     CheckConstraint("(state = 'leased') = (lease_expires_at IS NOT NULL)", name="lease_known"),
@@ -325,6 +419,30 @@ jobs = Table(
     ),
 )
 
+job_refusals = Table(
+    "job_refusals",
+    metadata,
+    Column("job_id", ForeignKey("jobs.job_id", ondelete="CASCADE"), primary_key=True),
+    Column("worker_id", String(64), primary_key=True),  # stays when the worker has stopped
+    Column("error", Text, nullable=False),
+    Column("refused_at", UtcDateTime, nullable=False),
+    Column("expires_at", UtcDateTime, nullable=False),
+)
+
+workers = Table(
+    "workers",
+    metadata,
+    Column("worker_id", String(64), primary_key=True),
+    Column("host", String(255), nullable=False),
+    Column("pid", Integer, nullable=False),
+    Column("queues", Json, nullable=False),
+    Column("problems", Json, nullable=False),
+    Column("started_at", UtcDateTime, nullable=False),
+    Column("seen_at", UtcDateTime, nullable=False),
+    Column("expires_at", UtcDateTime, nullable=False),
+    CheckConstraint("expires_at > seen_at", name="expires_later"),
+)
+
 trainings = Table(
     "trainings",
     metadata,
@@ -333,8 +451,8 @@ trainings = Table(
     Column("client_id", String(128), nullable=False),
     Column("partition", BigInteger, nullable=False),
     *choice("state", TrainingState),
-    Column("created_at", Moment, nullable=False),
-    Column("ended_at", Moment),
+    Column("created_at", UtcDateTime, nullable=False),
+    Column("ended_at", UtcDateTime),
     Column("digest", String(64), index=True),
     Column("size_bytes", BigInteger),
     Column("error", Text),
@@ -349,7 +467,7 @@ events = Table(
     metadata,
     Column("number", BigInteger, primary_key=True, autoincrement=False),
     Column("kind", String(64), nullable=False),
-    Column("at", Moment, nullable=False),
+    Column("at", UtcDateTime, nullable=False),
     Column("task_id", String(64)),
     Column("round_id", String(64)),
     Column("client_id", String(128)),
@@ -372,7 +490,7 @@ idempotency_keys = Table(
     Column("fingerprint", LargeBinary(32), nullable=False),
     Column("status", Integer, nullable=False),
     Column("answer", LargeBinary, nullable=False),
-    Column("created_at", Moment, nullable=False, index=True),
+    Column("created_at", UtcDateTime, nullable=False, index=True),
 )
 
 leases = Table(
@@ -380,5 +498,5 @@ leases = Table(
     metadata,
     Column("name", String(64), primary_key=True),
     Column("holder", String(64), nullable=False),
-    Column("expires_at", Moment, nullable=False),
+    Column("expires_at", UtcDateTime, nullable=False),
 )

@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy import delete, insert
 
+from services.domain.cells import DEFAULT_CELL, CellConfig
 from services.storage.database import Database
 from services.storage.migration import migrate
-from services.storage.tables import event_counter, metadata
+from services.storage.tables import cells, event_counter, metadata
 from tests.databases import KINDS, new_database
 
 
@@ -65,4 +66,5 @@ def _emptied(database: Database) -> Database:
         for table in reversed(metadata.sorted_tables):
             connection.execute(delete(table))
         connection.execute(insert(event_counter).values(counter=1, last_number=0))
+        connection.execute(insert(cells).values(**vars(CellConfig(DEFAULT_CELL))))
     return database

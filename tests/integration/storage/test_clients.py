@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,9 +11,9 @@ from services.domain.rounds import SlotOutcome
 from services.errors import ClientExistsError, ClientNotFoundError
 from services.storage.clients import Client, TrackRecord
 from services.storage.database import Database, Store, UnitOfWork
-from services.storage.rows import Paging
-from tests.integration.storage import given
-from tests.integration.storage.given import NOW, SECOND
+from services.storage.sql import Paging
+from tests.integration.storage import factories
+from tests.integration.storage.factories import NOW, SECOND
 
 
 def test_a_client_is_kept_with_its_labels(database: Database) -> None:
@@ -20,18 +21,20 @@ def test_a_client_is_kept_with_its_labels(database: Database) -> None:
         serials = uow.clients.add({"a": {"city": "Ålborg", "class": "car"}, "b": {}}, NOW)
         uow.commit()
     with database.reading() as store:
-        assert store.clients.get("a") == Client(serials["a"], "a", NOW, {"city": "Ålborg", "class": "car"})
-        assert store.clients.get("b") == Client(serials["b"], "b", NOW, {})
+        assert store.clients.get("a") == Client(
+            serials["a"], "a", NOW, "default", {"city": "Ålborg", "class": "car"}
+        )
+        assert store.clients.get("b") == Client(serials["b"], "b", NOW, "default", {})
         with pytest.raises(ClientNotFoundError, match="'A'"):
             store.clients.get("A")
 
 
 def test_a_known_client_is_refused_and_with_it_all_that_came_with_it(database: Database) -> None:
     with database.unit_of_work() as uow:
-        given.clients(uow, "a")
+        factories.clients(uow, "a")
         uow.commit()
     with database.unit_of_work() as uow, pytest.raises(ClientExistsError, match="'a'"):
-        given.clients(uow, "b", "a", "c")
+        factories.clients(uow, "b", "a", "c")
     with database.reading() as store:
         assert store.clients.page(Paging(1, 10), {}).total == 1
 
@@ -39,12 +42,12 @@ def test_a_known_client_is_refused_and_with_it_all_that_came_with_it(database: D
 def test_of_two_that_enrol_the_same_client_at_once_one_is_refused(database: Database) -> None:
     def enrol() -> None:
         with database.unit_of_work() as uow:
-            given.clients(uow, "a", labels={"class": "bus"})
+            factories.clients(uow, "a", labels={"class": "bus"})
             uow.commit()
 
     with ThreadPoolExecutor(1) as pool:
         with database.unit_of_work() as uow:
-            given.clients(uow, "a", labels={"class": "car"})
+            factories.clients(uow, "a", labels={"class": "car"})
             other = pool.submit(enrol)
             with pytest.raises(TimeoutError):
                 other.result(timeout=0.2)
@@ -58,7 +61,7 @@ def test_of_two_that_enrol_the_same_client_at_once_one_is_refused(database: Data
 def test_more_clients_than_a_query_takes_parameters_are_enrolled_at_once(database: Database) -> None:
     client_ids = [f"client-{number}" for number in range(2500)]
     with database.unit_of_work() as uow:
-        serials = given.clients(uow, *client_ids, labels={"class": "car"})
+        serials = factories.clients(uow, *client_ids, labels={"class": "car"})
         uow.commit()
         assert set(serials) == set(client_ids)
         assert uow.clients.serials_of([*client_ids, "stranger"]) == serials
@@ -67,9 +70,9 @@ def test_more_clients_than_a_query_takes_parameters_are_enrolled_at_once(databas
 
 def test_pages_are_in_the_order_of_enrolment_and_tell_how_many_there_are(database: Database) -> None:
     with database.unit_of_work() as uow:
-        given.clients(uow, "z", "y", labels={"class": "car", "city": "A"})
-        given.clients(uow, "x", labels={"class": "bus", "city": "A"})
-        given.clients(uow, "b", "a", labels={"class": "car", "city": "B"})
+        factories.clients(uow, "z", "y", labels={"class": "car", "city": "A"})
+        factories.clients(uow, "x", labels={"class": "bus", "city": "A"})
+        factories.clients(uow, "b", "a", labels={"class": "car", "city": "B"})
         uow.commit()
     with database.reading() as store:
         assert _page(store, 1, 2) == (["z", "y"], 5)
@@ -86,37 +89,37 @@ def test_pages_are_in_the_order_of_enrolment_and_tell_how_many_there_are(databas
 
 def test_serials_come_in_the_order_of_enrolment_and_lead_to_ids(database: Database) -> None:
     with database.unit_of_work() as uow:
-        serials = given.clients(uow, *"hgfedcba")
-        found = uow.clients.serials_with({})
+        serials = factories.clients(uow, *"hgfedcba")
+        found = uow.clients.serials_with({}).serials
         assert found.tolist() == [serials[client_id] for client_id in "hgfedcba"]
         assert uow.clients.ids_of(found[[6, 0]]) == {serials["b"]: "b", serials["h"]: "h"}
         assert uow.clients.ids_of(found[[]]) == {}
-        assert uow.clients.serials_with({"class": "car"}).tolist() == []
+        assert uow.clients.serials_with({"class": "car"}).serials.tolist() == []
 
 
 def test_serials_are_of_those_with_the_labels_and_not_of_those_removed(database: Database) -> None:
     with database.unit_of_work() as uow:
         for client_id in "abcdef":
-            given.clients(uow, client_id, labels={"class": "car" if client_id in "bdf" else "bus"})
+            factories.clients(uow, client_id, labels={"class": "car" if client_id in "bdf" else "bus"})
         assert _ids(uow, {"class": "car"}) == ["b", "d", "f"]
         removed = uow.clients.get("d").serial
         uow.clients.remove("d")
         uow.clients.remove("a")
-        given.clients(uow, "g", labels={"class": "car"})
+        factories.clients(uow, "g", labels={"class": "car"})
         assert _ids(uow, {"class": "car"}) == ["b", "f", "g"]
         assert _ids(uow, {}) == ["b", "c", "e", "f", "g"]
         assert uow.clients.ids_of(np.array([removed])) == {}
 
 
 def _ids(uow: UnitOfWork, labels: dict[str, str]) -> list[str]:
-    serials = uow.clients.serials_with(labels)
+    serials = uow.clients.serials_with(labels).serials
     ids = uow.clients.ids_of(serials)
     return [ids[serial] for serial in serials.tolist()]
 
 
 def test_with_a_client_go_its_keys_labels_and_reports_but_not_its_past(database: Database) -> None:
     with database.unit_of_work() as uow:
-        busy = given.busy_round(uow)
+        busy = factories.busy_round(uow)
         serial = uow.clients.get("idle").serial
         uow.clients.remove("idle")
         uow.commit()
@@ -140,25 +143,27 @@ def test_an_unknown_client_cannot_be_removed(database: Database) -> None:
 
 def test_a_removed_clients_serial_never_comes_back(database: Database) -> None:
     with database.unit_of_work() as uow:
-        serials = given.clients(uow, "a", "b")
+        serials = factories.clients(uow, "a", "b")
         uow.clients.remove("b")
         uow.commit()
     with database.unit_of_work() as uow:
-        assert given.clients(uow, "b")["b"] > max(serials.values())
+        assert factories.clients(uow, "b")["b"] > max(serials.values())
 
 
 def test_the_track_record_counts_outcomes_and_compares_times_with_the_estimates(database: Database) -> None:
     with database.unit_of_work() as uow:
-        first = given.scheduled_round(uow, "a", "b", "c")
+        first = factories.scheduled_round(uow, "a", "b", "c")
         _outcome(uow, first.serial, "a", SlotOutcome.RECEIVED, actual_update_s=1.5, actual_upload_s=1.0)
         _outcome(uow, first.serial, "b", SlotOutcome.MISSED)
-        second = given.scheduled_round(uow, "d", "e")
+        second = factories.scheduled_round(uow, "d", "e")
         _outcome(uow, second.serial, "a", SlotOutcome.LATE, actual_update_s=2.5, actual_upload_s=None)
         _outcome(uow, second.serial, "c", SlotOutcome.REJECTED)
         uow.commit()
     with database.reading() as store:
         records = store.clients.track_records(["a", "b", "c", "nobody"])
-        assert records["a"] == TrackRecord(2, received=1, late=1, update_ratio=2.0, upload_ratio=1.0)
+        assert records["a"] == TrackRecord(
+            2, received=1, late=1, update_ratio=2.0, upload_ratio=1.0, update_spread=0.5, upload_spread=0.0
+        )
         assert records["b"] == TrackRecord(2, missed=1)
         assert records["c"] == TrackRecord(2, rejected=1)
         assert records["nobody"] == TrackRecord()
@@ -167,7 +172,7 @@ def test_the_track_record_counts_outcomes_and_compares_times_with_the_estimates(
 
 def test_a_client_without_work_to_do_spoils_no_ratio(database: Database) -> None:
     with database.unit_of_work() as uow:
-        round_ = given.scheduled_round(uow, "a")
+        round_ = factories.scheduled_round(uow, "a")
         _outcome(
             uow,
             round_.serial,
@@ -183,9 +188,7 @@ def test_a_client_without_work_to_do_spoils_no_ratio(database: Database) -> None
     assert (record.update_ratio, record.upload_ratio) == (None, 2.0)
 
 
-def _outcome(
-    uow: UnitOfWork, round_serial: int, client_id: str, outcome: SlotOutcome, **values: object
-) -> None:
+def _outcome(uow: UnitOfWork, round_serial: int, client_id: str, outcome: SlotOutcome, **values: Any) -> None:
     uow.rounds.change_slot(round_serial, client_id, outcome=outcome, uploaded_at=NOW + SECOND, **values)
 
 

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta, tzinfo
 import pytest
 from sqlalchemy import func, select
 
-from services.storage import clock
+from services.storage import coordination
 from services.storage.database import Database
 
 HOUR = timedelta(hours=1)
@@ -21,7 +21,7 @@ class FastDatetime(datetime):
 
 @pytest.fixture
 def _host_is_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clock, "datetime", FastDatetime)
+    monkeypatch.setattr(coordination, "datetime", FastDatetime)
 
 
 @pytest.mark.usefixtures("_host_is_ahead")
@@ -55,15 +55,15 @@ def test_the_shared_clock_runs(postgresql_database: Database) -> None:
 def test_a_slow_answer_does_not_set_a_clock_that_is_set(
     postgresql_database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shared = clock.SharedClock()
+    shared = coordination.SharedClock()
     with postgresql_database.engine.connect() as connection:
-        shared.ask(connection)
+        shared.synchronize(connection)
         known = shared._known
-        monkeypatch.setattr(clock, "_SLOWEST_S", -1.0)
-        shared.ask(connection)
+        monkeypatch.setattr(coordination, "_MAX_QUERY_S", -1.0)
+        shared.synchronize(connection)
         assert shared._known == known
-        monkeypatch.setattr(clock, "_SLOWEST_S", 60.0)
-        shared.ask(connection)
+        monkeypatch.setattr(coordination, "_MAX_QUERY_S", 60.0)
+        shared.synchronize(connection)
         assert shared._known != known
 
 

@@ -25,8 +25,8 @@ from sqlalchemy.exc import IntegrityError
 from services.domain.rounds import OPEN_STATES, RoundState
 from services.storage.database import Database
 from services.storage.tables import metadata
-from tests.integration.storage import given
-from tests.integration.storage.given import NOW
+from tests.integration.storage import factories
+from tests.integration.storage.factories import NOW, SECOND
 
 TABLES = metadata.tables
 WHOLE_NUMBER = 999_999
@@ -39,33 +39,39 @@ BROKEN: dict[str, list[dict[str, object]]] = {
     "ck_resource_reports_data_not_negative": [{"data_samples": -1}],
     "ck_resource_reports_blocks_positive": [{"report_resource_blocks": 0}],
     "ck_tasks_state_known": [{"state": "paused"}],
-    "ck_tasks_partition_scheme_known": [{"partition_scheme": "random"}],
-    "ck_tasks_aggregation_known": [{"aggregation": "median"}],
-    "ck_tasks_clock_known": [{"clock": "lunar"}],
-    "ck_tasks_slot_enforcement_known": [{"slot_enforcement": "never"}],
-    "ck_tasks_deadline_positive": [{"round_deadline_s": 0.0}],
-    "ck_tasks_fraction_in_range": [{"request_fraction": 0.0}, {"request_fraction": 1.001}],
     "ck_tasks_progress_not_negative": [{"rounds": -1}, {"elapsed_s": -0.5}],
-    "ck_tasks_minima_positive": [{"min_clients": 0}, {"min_updates": 0}],
     "ck_tasks_end_known": [{"ended_at": NOW}, {"state": "finished"}],
     "ck_tasks_ready_with_model": [{"model_version": None}],
     "ck_model_versions_numbers_in_range": [{"size_bytes": 0}, {"version": -1}],
     "ck_evaluations_numbers_in_range": [{"accuracy": -0.01}, {"accuracy": 1.01}, {"samples": 0}],
     "ck_evaluation_parts_numbers_in_range": [{"correct": -1}, {"correct": 251}],
+    "ck_device_evaluations_numbers_in_range": [{"accuracy": -0.01}, {"accuracy": 1.01}, {"samples": 0}],
     "ck_rounds_state_known": [{"state": "paused", "ended_at": NOW}],
     "ck_rounds_counts_nested": [{"received": 4}, {"selected": 4}, {"asked": 4}, {"clients": 2}],
     "ck_rounds_end_known": [{"ended_at": NOW}, {"state": "failed"}],
     "ck_rounds_start_known": [{"started_at": None}],
     "ck_candidates_outcome_known": [{"outcome": "UNLUCKY"}],
+    "ck_cells_blocks_positive": [{"resource_blocks": 0}],
+    "ck_round_cells_blocks_in_range": [{"resource_block_first": -1}, {"resource_block_count": 0}],
+    "ck_held_blocks_block_not_negative": [{"block": -1}],
+    "ck_allocations_blocks_in_range": [{"resource_block_first": -1}, {"resource_block_count": 0}],
+    "ck_allocations_ends_later": [{"held_until": NOW - SECOND}],
+    "ck_waiting_tasks_passed_over_not_negative": [{"passed_over": -1}],
     "ck_slots_outcome_known": [{"outcome": "lost"}],
     "ck_slots_upload_adds_up": [{"upload_start_ns": -1}, {"upload_end_ns": 0}],
     "ck_slots_window_adds_up": [{"window_start_ns": -1}, {"window_end_ns": 0}],
     "ck_slots_received_when": [{"outcome": "received", "uploaded_at": None}],
+    "ck_slots_ready_when_granted": [{"granted_ns": 1, "ready_ns": None}],
+    "ck_slots_granted_when": [
+        {"grant_expires_ns": 1},
+        {"grant_expires_ns": 1, "granted_ns": 1, "ready_ns": 1, "outcome": "missed"},
+    ],
     "ck_updates_numbers_positive": [{"size_bytes": 0}, {"data_samples": 0}],
     "ck_jobs_kind_known": [{"kind": "make_coffee"}],
     "ck_jobs_state_known": [{"state": "paused"}],
     "ck_jobs_attempts_capped": [{"attempts": 4}, {"attempts": -1}],
     "ck_jobs_lease_known": [{"state": "leased"}, {"lease_expires_at": NOW}],
+    "ck_workers_expires_later": [{"expires_at": NOW}],
     "ck_trainings_state_known": [{"state": "paused"}],
     "ck_trainings_done_with_update": [{"state": "done"}, {"digest": "d" * 64}],
     "ck_trainings_partition_not_negative": [{"partition": -1}],
@@ -78,7 +84,9 @@ BROKEN: dict[str, list[dict[str, object]]] = {
 def connection(database: Database) -> Iterator[Connection]:
     """On a database with rows in every table."""
     with database.unit_of_work() as uow:
-        given.busy_round(uow)
+        busy = factories.busy_round(uow)
+        factories.client_key(uow, "idle", uow.clients.lock("idle"), busy.client_key)
+        uow.rounds.change_slot(busy.round_.serial, "idle", ready_ns=1, granted_ns=1, grant_expires_ns=2)
         uow.commit()
     with database.engine.connect() as connection:
         yield connection
@@ -149,7 +157,7 @@ def test_what_must_be_known_cannot_be_left_out(connection: Connection) -> None:
 
 def test_what_may_be_unknown_can_be_left_out(connection: Connection) -> None:
     """So that it is not some other constraint that refuses above."""
-    assert not _refused(connection, update(TABLES["tasks"]).values(dataset=None, outcome=None), saying="")
+    assert not _refused(connection, update(TABLES["tasks"]).values(outcome=None), saying="")
 
 
 def test_a_client_is_removed_with_all_that_is_only_its_own(connection: Connection) -> None:
@@ -172,10 +180,10 @@ def _refused(connection: Connection, statement: Any, *, saying: str) -> bool:
 
 def _checks() -> list[tuple[Table, str]]:
     return [
-        (table, str(one.name))
+        (table, str(constraint.name))
         for table in TABLES.values()
-        for one in sorted(table.constraints, key=lambda one: str(one.name))
-        if isinstance(one, CheckConstraint)
+        for constraint in sorted(table.constraints, key=lambda item: str(item.name))
+        if isinstance(constraint, CheckConstraint)
     ]
 
 
@@ -188,11 +196,11 @@ class _Key:
 
 
 def _keys(table: Table) -> Iterator[_Key]:
-    for one in table.constraints:
-        if isinstance(one, PrimaryKeyConstraint | UniqueConstraint):
-            yield _Key(str(one.name), [column.name for column in one.columns])
+    for constraint in table.constraints:
+        if isinstance(constraint, PrimaryKeyConstraint | UniqueConstraint):
+            yield _Key(str(constraint.name), [column.name for column in constraint.columns])
         else:
-            assert isinstance(one, CheckConstraint | ForeignKeyConstraint)
+            assert isinstance(constraint, CheckConstraint | ForeignKeyConstraint)
     for index in table.indexes:
         if index.unique:
             yield _Key(str(index.name), [column.name for column in index.columns])
@@ -203,10 +211,14 @@ def _twin(connection: Connection, table: Table, key: _Key | None) -> dict[str, A
     rows = [dict(row) for row in connection.execute(select(table)).mappings()]
     connection.rollback()
     row = max(rows, key=lambda row: sum(value is not None for value in row.values()))
+    if key is not None and key.name == "uq_slots_channel":
+        row |= {"outcome": "pending", "ready_ns": 1, "granted_ns": 1, "grant_expires_ns": 2}
     for other in _keys(table):
         free = [column for column in other.columns if key is None or column not in key.columns]
         if free:
             row[free[-1]] = _unheard_of(table.c[free[-1]])
+        elif other.name == "uq_slots_channel":
+            row["grant_expires_ns"] = None if key is None or key.name != other.name else 2
         elif key is None or other.name != key.name:
             assert other.name == "uq_rounds_open"
             assert row["state"] in OPEN_STATES

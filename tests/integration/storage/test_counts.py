@@ -1,33 +1,32 @@
 """The numbers for monitoring in both kinds of database."""
 
-from services.domain.evaluation import Evaluation
 from services.domain.jobs import JobState
 from services.domain.rounds import RoundState, SlotOutcome
-from services.domain.tasks import TaskState
+from services.domain.tasks import Evaluation, TaskState
 from services.protocol.aggregation import close_round
 from services.protocol.initialization import start_task
 from services.storage.database import Database
-from tests.integration.storage import given
-from tests.integration.storage.given import NOW, UPDATE
+from tests.integration.storage import factories
+from tests.integration.storage.factories import NOW, UPDATE
 
 
 def test_an_empty_database_counts_zero_of_every_kind(database: Database) -> None:
     with database.reading() as store:
         counts = store.counts.take()
     assert (counts.clients, counts.selected, counts.accuracy) == (0, 0, {})
-    assert counts.tasks == dict.fromkeys([one.value for one in TaskState], 0)
-    assert counts.rounds == dict.fromkeys([one.value for one in RoundState], 0)
-    assert counts.jobs == dict.fromkeys([one.value for one in JobState], 0)
-    assert counts.open_slots == dict.fromkeys([one.value for one in SlotOutcome], 0)
+    assert counts.tasks == dict.fromkeys([item.value for item in TaskState], 0)
+    assert counts.rounds == dict.fromkeys([item.value for item in RoundState], 0)
+    assert counts.jobs == dict.fromkeys([item.value for item in JobState], 0)
+    assert counts.open_slots == dict.fromkeys([item.value for item in SlotOutcome], 0)
 
 
 def test_everything_is_counted_by_its_state(database: Database) -> None:
     with database.unit_of_work() as uow:
-        over = given.scheduled_round(uow, "x", "y")
-        given.received_update(uow, over, "x")
+        over = factories.scheduled_round(uow, "x", "y")
+        factories.received_update(uow, over, "x")
         close_round(uow, over.round_id, NOW)
-        given.busy_round(uow)
-        start_task(uow, given.terms(), NOW)
+        factories.busy_round(uow)
+        start_task(uow, factories.terms(), NOW)
         uow.commit()
     with database.reading() as store:
         counts = store.counts.take()
@@ -41,7 +40,7 @@ def test_everything_is_counted_by_its_state(database: Database) -> None:
 
 def test_slots_of_rounds_that_are_over_count_as_selected_but_not_as_open(database: Database) -> None:
     with database.unit_of_work() as uow:
-        round_ = given.scheduled_round(uow, "a", "b")
+        round_ = factories.scheduled_round(uow, "a", "b")
         close_round(uow, round_.round_id, NOW)
         counts = uow.counts.take()
     assert _found(counts.rounds) == {"failed": 1}
@@ -50,14 +49,14 @@ def test_slots_of_rounds_that_are_over_count_as_selected_but_not_as_open(databas
 
 def test_the_accuracy_is_that_of_each_tasks_newest_evaluated_model(database: Database) -> None:
     with database.unit_of_work() as uow:
-        one, other, _ = given.ready_task(uow), given.ready_task(uow), given.ready_task(uow)
+        first, other, _ = factories.ready_task(uow), factories.ready_task(uow), factories.ready_task(uow)
         for version in (1, 2):
-            uow.models.put(one, version, UPDATE, NOW)
-        uow.models.add_evaluation(one, Evaluation(1, 0.25, 1.0, 10, NOW))
-        uow.models.add_evaluation(one, Evaluation(0, 0.75, 1.0, 10, NOW))
+            uow.models.put(first, version, UPDATE, NOW)
+        uow.models.add_evaluation(first, Evaluation(1, 0.25, 1.0, 10, NOW))
+        uow.models.add_evaluation(first, Evaluation(0, 0.75, 1.0, 10, NOW))
         uow.models.add_evaluation(other, Evaluation(0, 0.5, 1.0, 10, NOW))
         accuracy = uow.counts.take().accuracy
-    assert accuracy == {one.task_id: 0.25, other.task_id: 0.5}
+    assert accuracy == {first.task_id: 0.25, other.task_id: 0.5}
 
 
 def _found(counts: object) -> dict[str, float]:

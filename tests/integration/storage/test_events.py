@@ -8,7 +8,7 @@ import pytest
 
 from services.storage.database import Database
 from services.storage.events import Event
-from tests.integration.storage.given import NOW, SECOND
+from tests.integration.storage.factories import NOW, SECOND
 
 WRITERS, UNITS = 5, 15
 
@@ -74,7 +74,7 @@ def test_whoever_commits_second_gets_the_higher_number(database: Database) -> No
                 other.result(timeout=0.3)
             assert _seen(database) == []
             uow.commit()
-        other.result(timeout=10)
+        other.result(timeout=60)
     assert _seen(database) == [(1, "first"), (2, "second")]
 
 
@@ -91,13 +91,13 @@ def test_a_reader_never_sees_a_number_before_those_below_it(database: Database) 
     over = Flag()
 
     def write(seed: int) -> int:
-        dice, told = random.Random(seed), 0
+        rng, told = random.Random(seed), 0
         for _ in range(UNITS):
             with database.unit_of_work() as uow:
-                number = dice.randint(1, 3)
+                number = rng.randint(1, 3)
                 for _ in range(number):
                     uow.events.record("something", NOW, of=seed)
-                if dice.random() < 0.3:
+                if rng.random() < 0.3:
                     uow.events.write()
                 else:
                     uow.commit()
@@ -117,7 +117,7 @@ def test_a_reader_never_sees_a_number_before_those_below_it(database: Database) 
     with ThreadPoolExecutor(WRITERS + 1) as pool:
         reader = pool.submit(follow)
         try:
-            told = sum(one.result() for one in [pool.submit(write, seed) for seed in range(WRITERS)])
+            told = sum(item.result() for item in [pool.submit(write, seed) for seed in range(WRITERS)])
         finally:
             over.set()
         assert len(reader.result()) == told > WRITERS * UNITS / 2
@@ -131,11 +131,11 @@ def test_old_events_are_forgotten_some_at_a_time_and_numbers_go_on(database: Dat
             uow.events.record(str(number), NOW + number * SECOND)
         uow.commit()
         limit = NOW + 5 * SECOND
-        assert uow.events.forget_before(limit, most=3) == 3
+        assert uow.events.delete_before(limit, most=3) == 3
         assert [event.number for event in uow.events.after(0, most=10)] == [4, 5, 6]
-        assert uow.events.forget_before(limit, most=3) == 1
-        assert uow.events.forget_before(limit, most=3) == 0
-        assert uow.events.forget_before(NOW + 100 * SECOND, most=10) == 2
+        assert uow.events.delete_before(limit, most=3) == 1
+        assert uow.events.delete_before(limit, most=3) == 0
+        assert uow.events.delete_before(NOW + 100 * SECOND, most=10) == 2
         uow.events.record("next", NOW)
         uow.commit()
     assert _seen(database) == [(7, "next")]

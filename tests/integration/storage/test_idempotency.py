@@ -3,9 +3,9 @@
 import pytest
 from sqlalchemy.exc import IntegrityError
 
+from services.storage.coordination import SavedAnswer
 from services.storage.database import Database
-from services.storage.idempotency import SavedAnswer
-from tests.integration.storage.given import NOW, SECOND
+from tests.integration.storage.factories import NOW, SECOND
 
 SAVED = SavedAnswer(bytes(range(32)), 201, b"\x00\xff sealed")
 
@@ -33,7 +33,7 @@ def test_old_answers_are_forgotten_and_newer_ones_stay(database: Database) -> No
     with database.unit_of_work() as uow:
         for number in range(4):
             uow.idempotency.add("alice", str(number), SAVED, NOW + number * SECOND)
-        assert uow.idempotency.forget_before(NOW + 2 * SECOND) == 2
-        assert uow.idempotency.forget_before(NOW + 2 * SECOND) == 0
+        assert uow.idempotency.delete_before(NOW + 2 * SECOND) == 2
+        assert uow.idempotency.delete_before(NOW + 2 * SECOND) == 0
         kept = [number for number in range(4) if uow.idempotency.find("alice", str(number))]
     assert kept == [2, 3]

@@ -1,21 +1,22 @@
 """What is told of a job: that it was begun, how far it is, that it was handed back or failed."""
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from sqlalchemy import select
 
-from services.domain.jobs import Job, JobKind, JobState
-from services.domain.tasks import TaskState
-from services.domain.trainings import TrainingState
+from services.domain.jobs import Job, JobKind, JobState, TrainingState
+from services.domain.tasks import TaskOutcome, TaskState
 from services.protocol.hosted_training import request_training
 from services.protocol.initialization import start_task
-from services.protocol.job_failure import fail_job
-from services.protocol.job_lease import LEASE, claim_job, hand_back_job, renew_job
+from services.protocol.jobs import claim_job, fail_job, hand_back_job, renew_job
 from services.storage.database import Database, UnitOfWork
 from services.storage.tables import events, jobs
-from tests.integration.storage import given
-from tests.integration.storage.given import NOW, SECOND
+from tests.integration.storage import factories
+from tests.integration.storage.factories import NOW, SECOND
+
+LEASE = timedelta(seconds=20)
 
 
 def _events(database: Database) -> list[Any]:
@@ -30,20 +31,20 @@ def _kinds(database: Database) -> list[str]:
 
 def _initialization(uow: UnitOfWork) -> tuple[str, str]:
     """A task, and its job."""
-    task = start_task(uow, given.terms(), NOW)
+    task = start_task(uow, factories.terms(), NOW)
     of_task = select(jobs.c.job_id).where(jobs.c.task_serial == task.serial)
     return task.task_id, uow._connection.execute(of_task).scalar_one()
 
 
 def _claim(uow: UnitOfWork, job_id: str) -> Job:
-    claimed = claim_job(uow, job_id, NOW)
+    claimed = claim_job(uow, job_id, NOW, LEASE)
     assert claimed is not None
     return claimed
 
 
 def test_a_job_is_told_of_with_its_subject_and_what_it_belongs_to(database: Database) -> None:
     with database.unit_of_work() as uow:
-        round_ = given.scheduled_round(uow, "a")
+        round_ = factories.scheduled_round(uow, "a")
         training = request_training(uow, round_.round_id, "a", 3, NOW)
         of_round = select(jobs.c.job_id).where(jobs.c.round_serial == round_.serial)
         claimed = _claim(uow, uow._connection.execute(of_round).scalar_one())
@@ -60,7 +61,7 @@ def test_progress_is_told_with_each_renewal(database: Database) -> None:
     with database.unit_of_work() as uow:
         task_id, job_id = _initialization(uow)
         claimed = _claim(uow, job_id)
-        assert renew_job(uow, claimed, 0.123456, NOW + SECOND)
+        assert renew_job(uow, claimed, 0.123456, NOW + SECOND, LEASE)
         renewed = uow.jobs.get(job_id)
         assert renewed is not None
         assert renewed.lease_expires_at == NOW + SECOND + LEASE
@@ -74,11 +75,11 @@ def test_nothing_is_told_of_what_is_no_longer_ones_own(database: Database) -> No
     with database.unit_of_work() as uow:
         task_id, job_id = _initialization(uow)
         claimed = _claim(uow, job_id)
-        assert claim_job(uow, job_id, NOW) is None
-        assert claim_job(uow, "job-unknown", NOW) is None
+        assert claim_job(uow, job_id, NOW, LEASE) is None
+        assert claim_job(uow, "job-unknown", NOW, LEASE) is None
         assert hand_back_job(uow, claimed, NOW)
         assert not hand_back_job(uow, claimed, NOW)
-        assert not renew_job(uow, claimed, 0.5, NOW)
+        assert not renew_job(uow, claimed, 0.5, NOW, LEASE)
         assert not fail_job(uow, task_id, claimed, "too late", NOW)
         assert _claim(uow, job_id).attempts == 1, "to be handed back is no attempt"
         uow.commit()
@@ -94,10 +95,11 @@ def test_every_failed_attempt_is_told_of_and_the_last_ends_the_task(database: Da
         task = uow.tasks.get(task_id)
         uow.commit()
     failures = [event.data for event in _events(database) if event.kind == "job.failed"]
-    assert [(one["attempt"], one["error"]) for one in failures] == [
+    assert [(item["attempt"], item["error"]) for item in failures] == [
         (attempt, f"failure {attempt}") for attempt in (1, 2, 3)
     ]
-    assert (task.state, task.outcome) == (TaskState.FAILED, "initialize_model: failure 3")
+    assert (task.state, task.outcome) == (TaskState.FAILED, TaskOutcome.INITIALIZATION_FAILED)
+    assert task.detail == "failure 3"
 
 
 @pytest.mark.parametrize("kind", [JobKind.INITIALIZE_MODEL, JobKind.TRAIN_CLIENT])
@@ -106,12 +108,12 @@ def test_what_is_hopeless_is_given_up_at_once(database: Database, kind: JobKind)
         if kind is JobKind.INITIALIZE_MODEL:
             task_id, job_id = _initialization(uow)
         else:
-            round_ = given.scheduled_round(uow, "a")
+            round_ = factories.scheduled_round(uow, "a")
             task_id = round_.task_id
             training = request_training(uow, round_.round_id, "a", 3, NOW)
             of_round = select(jobs.c.job_id).where(jobs.c.round_serial == round_.serial)
             job_id = uow._connection.execute(of_round).scalar_one()
-        assert fail_job(uow, task_id, _claim(uow, job_id), "no such data set", NOW, hopeless=True)
+        assert fail_job(uow, task_id, _claim(uow, job_id), "no such data set", NOW, permanent=True)
         job = uow.jobs.get(job_id)
         assert job is not None
         assert (job.state, job.error) == (JobState.FAILED, "no such data set")

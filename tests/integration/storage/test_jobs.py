@@ -12,8 +12,8 @@ from services.domain.jobs import Job, JobKind, JobState
 from services.storage.database import Database, UnitOfWork
 from services.storage.jobs import MAX_ATTEMPTS
 from services.storage.tables import jobs
-from tests.integration.storage import given
-from tests.integration.storage.given import NOW, SECOND
+from tests.integration.storage import factories
+from tests.integration.storage.factories import NOW, SECOND
 
 LEASE = timedelta(seconds=15)
 WORKERS = 6
@@ -21,7 +21,7 @@ WORKERS = 6
 
 def test_a_job_waits_as_it_was_asked_for(database: Database) -> None:
     with database.unit_of_work() as uow:
-        round_ = given.scheduled_round(uow, "a")
+        round_ = factories.scheduled_round(uow, "a")
         subject = {"round_id": round_.round_id, "note": "grün"}
         added = uow.jobs.add(
             JobKind.AGGREGATE_ROUND,
@@ -53,7 +53,7 @@ def test_a_job_waits_as_it_was_asked_for(database: Database) -> None:
 
 def test_the_same_work_is_never_asked_for_twice(database: Database) -> None:
     with database.unit_of_work() as uow:
-        task = given.ready_task(uow)
+        task = factories.ready_task(uow)
         subject = {"task_id": task.task_id, "version": "1"}
         uow.jobs.add(JobKind.EVALUATE_MODEL, subject, task_serial=task.serial, now=NOW)
         uow.jobs.add(JobKind.EVALUATE_MODEL, subject | {"version": "2"}, task_serial=task.serial, now=NOW)
@@ -87,8 +87,8 @@ def test_of_workers_that_claim_a_job_at_once_one_gets_it(database: Database) -> 
         return claimed
 
     with ThreadPoolExecutor(WORKERS) as pool:
-        claims = [one.result() for one in [pool.submit(claim) for _ in range(WORKERS)]]
-    assert [one.token for one in claims if one is not None] == [1]
+        claims = [item.result() for item in [pool.submit(claim) for _ in range(WORKERS)]]
+    assert [item.token for item in claims if item is not None] == [1]
 
 
 def test_the_lease_is_renewed_by_its_holder(database: Database) -> None:
@@ -206,18 +206,18 @@ def test_a_job_whose_message_is_used_up_is_published_at_once_if_it_still_waits(d
         job = _job(uow)
         uow.jobs.mark_published([job.job_id], NOW)
         assert uow.jobs.to_publish(NOW, 100 * LEASE, most=10) == []
-        uow.jobs.mark_unpublished(job.job_id)
+        uow.jobs.mark_unpublished([job.job_id])
         assert _ids(uow.jobs.to_publish(NOW, 100 * LEASE, most=10)) == [job.job_id]
         uow.jobs.mark_published([job.job_id], NOW)
         claimed = uow.jobs.claim(job.job_id, NOW, LEASE)
-        uow.jobs.mark_unpublished(job.job_id)
+        uow.jobs.mark_unpublished([job.job_id])
         assert uow.jobs.get(job.job_id) == claimed
 
 
 def test_the_oldest_unpublished_job_tells_since_when(database: Database) -> None:
     with database.unit_of_work() as uow:
         assert uow.jobs.oldest_unpublished() is None
-        task = given.ready_task(uow)
+        task = factories.ready_task(uow)
         assert uow.jobs.oldest_unpublished() is None, "the job for the initial model has been cancelled"
         old, new = (
             uow.jobs.add(JobKind.EVALUATE_MODEL, {"version": version}, task_serial=task.serial, now=at)
@@ -232,8 +232,8 @@ def test_the_oldest_unpublished_job_tells_since_when(database: Database) -> None
 
 def test_cancelling_takes_back_what_is_unfinished_and_nothing_else(database: Database) -> None:
     with database.unit_of_work() as uow:
-        round_ = given.scheduled_round(uow, "a")
-        other = given.ready_task(uow)
+        round_ = factories.scheduled_round(uow, "a")
+        other = factories.ready_task(uow)
         of_round = [
             uow.jobs.add(
                 JobKind.TRAIN_CLIENT,
@@ -268,7 +268,7 @@ def test_cancelling_takes_back_what_is_unfinished_and_nothing_else(database: Dat
 
 
 def _job(uow: UnitOfWork) -> Job:
-    task = uow.tasks.add(given.terms(), NOW)
+    task = uow.tasks.add(factories.terms(), NOW)
     return uow.jobs.add(JobKind.INITIALIZE_MODEL, {"task_id": task.task_id}, task_serial=task.serial, now=NOW)
 
 

@@ -2,13 +2,13 @@
 
 from datetime import timedelta
 
-from services.domain.evaluation import Evaluation
+from services.domain.tasks import Evaluation
 from services.protocol.aggregation import close_round
 from services.protocol.initialization import start_task
 from services.protocol.resource_request import open_round
 from services.storage.database import Database
-from tests.integration.storage import given
-from tests.integration.storage.given import NOW, SECOND, UPDATE
+from tests.integration.storage import factories
+from tests.integration.storage.factories import NOW, SECOND, UPDATE
 
 
 def test_an_empty_database_has_an_overview(database: Database) -> None:
@@ -22,11 +22,11 @@ def test_an_empty_database_has_an_overview(database: Database) -> None:
 
 def test_the_newest_round_of_each_task_that_is_asked_for(database: Database) -> None:
     with database.unit_of_work() as uow:
-        first = given.scheduled_round(uow, "a", "b")
+        first = factories.scheduled_round(uow, "a", "b")
         close_round(uow, first.round_id, NOW)  # without an update it fails
         second = open_round(uow, first.task_id, NOW)
-        other = given.scheduled_round(uow, "c")
-        no_round = start_task(uow, given.terms(), NOW)
+        other = factories.scheduled_round(uow, "c")
+        no_round = start_task(uow, factories.terms(), NOW)
         serials = [first.task_serial, no_round.serial]
         found = uow.overview.newest_rounds(serials)
         assert other.task_serial not in found
@@ -35,7 +35,7 @@ def test_the_newest_round_of_each_task_that_is_asked_for(database: Database) -> 
 
 def test_a_long_curve_is_thinned_out_and_ends_with_the_newest(database: Database) -> None:
     with database.unit_of_work() as uow:
-        long, short, other = (given.ready_task(uow) for _ in range(3))
+        long, short, other = (factories.ready_task(uow) for _ in range(3))
         for version in range(200):
             if version:
                 uow.models.put(long, version, UPDATE, NOW)
@@ -53,10 +53,10 @@ def test_a_long_curve_is_thinned_out_and_ends_with_the_newest(database: Database
 
 def test_clients_with_a_fresh_report(database: Database) -> None:
     with database.unit_of_work() as uow:
-        serials = given.clients(uow, "old", "new", "silent")
+        serials = factories.clients(uow, "old", "new", "silent")
         moments = {"old": [NOW - timedelta(hours=2)], "new": [NOW - timedelta(hours=2), NOW - SECOND, NOW]}
         for client_id, observed in moments.items():
-            uow.reports.add([given.report(serials[client_id], observed_at=one) for one in observed])
+            uow.reports.add([factories.report(serials[client_id], observed_at=item) for item in observed])
         assert uow.overview.clients(NOW - timedelta(hours=1)) == (3, 1)
         assert uow.overview.clients(NOW) == (3, 1)
         assert uow.overview.clients(NOW + SECOND) == (3, 0)
@@ -64,7 +64,7 @@ def test_clients_with_a_fresh_report(database: Database) -> None:
 
 def test_jobs_that_wait_and_those_under_way(database: Database) -> None:
     with database.unit_of_work() as uow:
-        tasks = [start_task(uow, given.terms(), NOW + number * SECOND) for number in range(3)]
+        tasks = [start_task(uow, factories.terms(), NOW + number * SECOND) for number in range(3)]
         jobs = uow.jobs.to_publish(NOW + 5 * SECOND, SECOND, 10)
         assert len(jobs) == len(tasks)
         uow.jobs.claim(jobs[0].job_id, NOW, 10 * SECOND)

@@ -7,16 +7,16 @@ import numpy as np
 from services.domain.resources import ResourceReports
 from services.storage.database import Database, Store
 from services.storage.reports import StoredReport
-from services.storage.rows import Paging
-from tests.integration.storage import given
-from tests.integration.storage.given import NOW, SECOND, report
+from services.storage.sql import Paging
+from tests.integration.storage import factories
+from tests.integration.storage.factories import NOW, SECOND, report
 
 LONG_AGO = NOW - 1000 * SECOND
 
 
 def test_the_newest_report_of_each_client_is_found_in_the_order_asked(database: Database) -> None:
     with database.unit_of_work() as uow:
-        a, b, c = given.clients(uow, "a", "b", "c").values()
+        a, b, c = factories.clients(uow, "a", "b", "c").values()
         uow.reports.add(
             [
                 report(a, data_samples=1, observed_at=NOW),
@@ -32,7 +32,7 @@ def test_the_newest_report_of_each_client_is_found_in_the_order_asked(database: 
 
 def test_of_reports_of_the_same_moment_the_one_that_came_last_counts(database: Database) -> None:
     with database.unit_of_work() as uow:
-        (a,) = given.clients(uow, "a").values()
+        (a,) = factories.clients(uow, "a").values()
         uow.reports.add([report(a, data_samples=number) for number in (3, 1, 2)])
         _, reports = _newest(uow, [a])
     assert reports.data_samples.tolist() == [2]
@@ -40,8 +40,8 @@ def test_of_reports_of_the_same_moment_the_one_that_came_last_counts(database: D
 
 def test_a_report_for_another_task_does_not_count(database: Database) -> None:
     with database.unit_of_work() as uow:
-        a, b = given.clients(uow, "a", "b").values()
-        mine, other = given.ready_task(uow).serial, given.ready_task(uow).serial
+        a, b = factories.clients(uow, "a", "b").values()
+        mine, other = factories.ready_task(uow).serial, factories.ready_task(uow).serial
         uow.reports.add(
             [
                 report(a, data_samples=1, observed_at=NOW - 2 * SECOND),
@@ -58,8 +58,8 @@ def test_a_report_for_another_task_does_not_count(database: Database) -> None:
 
 def test_a_newer_report_for_all_tasks_replaces_an_older_one_for_this_task(database: Database) -> None:
     with database.unit_of_work() as uow:
-        (a,) = given.clients(uow, "a").values()
-        mine = given.ready_task(uow).serial
+        (a,) = factories.clients(uow, "a").values()
+        mine = factories.ready_task(uow).serial
         uow.reports.add([report(a, data_samples=1, task_serial=mine)])
         uow.reports.add([report(a, data_samples=2, observed_at=NOW + SECOND)])
         _, reports = _newest(uow, [a], task_serial=mine)
@@ -68,7 +68,7 @@ def test_a_newer_report_for_all_tasks_replaces_an_older_one_for_this_task(databa
 
 def test_a_stale_report_does_not_count_and_one_at_the_limit_does(database: Database) -> None:
     with database.unit_of_work() as uow:
-        a, b = given.clients(uow, "a", "b").values()
+        a, b = factories.clients(uow, "a", "b").values()
         uow.reports.add([report(a, observed_at=NOW - SECOND), report(b, observed_at=NOW)])
         assert _newest(uow, [a, b], observed_since=NOW)[0] == [1]
         assert _newest(uow, [a, b], observed_since=NOW - SECOND)[0] == [0, 1]
@@ -76,7 +76,7 @@ def test_a_stale_report_does_not_count_and_one_at_the_limit_does(database: Datab
 
 def test_only_what_was_received_since_the_round_opened_answers_its_request(database: Database) -> None:
     with database.unit_of_work() as uow:
-        a, b = given.clients(uow, "a", "b").values()
+        a, b = factories.clients(uow, "a", "b").values()
         uow.reports.add(
             [
                 report(a, data_samples=1, observed_at=NOW, received_at=NOW - SECOND),
@@ -91,7 +91,7 @@ def test_only_what_was_received_since_the_round_opened_answers_its_request(datab
 
 def test_throughput_is_told_per_ten_resource_blocks(database: Database) -> None:
     with database.unit_of_work() as uow:
-        a, b, c = given.clients(uow, "a", "b", "c").values()
+        a, b, c = factories.clients(uow, "a", "b", "c").values()
         uow.reports.add(
             [
                 report(a, throughput_bps=1e6, report_resource_blocks=10),
@@ -107,7 +107,7 @@ def test_throughput_is_told_per_ten_resource_blocks(database: Database) -> None:
 
 def test_nobody_asked_and_nobody_reported_are_both_empty(database: Database) -> None:
     with database.unit_of_work() as uow:
-        (a,) = given.clients(uow, "a").values()
+        (a,) = factories.clients(uow, "a").values()
         for serials in ([], [a]):
             where, reports = _newest(uow, serials)
             assert (where, len(reports)) == ([], 0)
@@ -116,7 +116,7 @@ def test_nobody_asked_and_nobody_reported_are_both_empty(database: Database) -> 
 
 def test_the_newest_reports_of_many_are_found_at_once(database: Database) -> None:
     with database.unit_of_work() as uow:
-        serials = list(given.clients(uow, *(f"client-{number}" for number in range(3000))).values())
+        serials = list(factories.clients(uow, *(f"client-{number}" for number in range(3000))).values())
         uow.reports.add([report(serial, data_samples=serial) for serial in serials])
         asked = serials[::-1]
         where, reports = _newest(uow, asked)
@@ -126,8 +126,8 @@ def test_the_newest_reports_of_many_are_found_at_once(database: Database) -> Non
 
 def test_a_clients_history_is_listed_newest_first_in_pages(database: Database) -> None:
     with database.unit_of_work() as uow:
-        a, b = given.clients(uow, "a", "b").values()
-        task = given.ready_task(uow)
+        a, b = factories.clients(uow, "a", "b").values()
+        task = factories.ready_task(uow)
         radio = {"sinr": 20, "rsrp": 60}
         uow.reports.add(
             [
@@ -140,24 +140,24 @@ def test_a_clients_history_is_listed_newest_first_in_pages(database: Database) -
         uow.commit()
     with database.reading() as store:
         page = store.reports.page(a, Paging(1, 2))
-        assert (page.total, [one.data_samples for one in page.items]) == (3, [4, 2])
-        assert page.items[1] == StoredReport("a", task.task_id, 1e6, 100.0, 2, 10, NOW, NOW, radio)
+        assert (page.total, [row.data_samples for row in page.items]) == (3, [4, 2])
+        assert page.items[1] == StoredReport("a", task.task_id, 1e6, 100.0, 2, 10, NOW, NOW, radio, None)
         (last,) = store.reports.page(a, Paging(2, 2)).items
-        assert last == StoredReport("a", None, 1e6, 100.0, 1, 10, NOW - SECOND, NOW + SECOND, None)
+        assert last == StoredReport("a", None, 1e6, 100.0, 1, 10, NOW - SECOND, NOW + SECOND, None, None)
         assert store.reports.page(a, Paging(3, 2)).items == []
 
 
 def test_old_reports_are_forgotten_some_at_a_time_and_newer_ones_stay(database: Database) -> None:
     with database.unit_of_work() as uow:
-        (a,) = given.clients(uow, "a").values()
+        (a,) = factories.clients(uow, "a").values()
         uow.reports.add(
             [report(a, data_samples=n, received_at=NOW + n * SECOND, observed_at=LONG_AGO) for n in range(6)]
         )
         limit = NOW + 4 * SECOND
-        assert uow.reports.forget_before(limit, most=3) == 3
+        assert uow.reports.delete_before(limit, most=3) == 3
         assert _left(uow, a) == [3, 4, 5]
-        assert uow.reports.forget_before(limit, most=3) == 1
-        assert uow.reports.forget_before(limit, most=3) == 0
+        assert uow.reports.delete_before(limit, most=3) == 1
+        assert uow.reports.delete_before(limit, most=3) == 0
         assert _left(uow, a) == [4, 5]
 
 
@@ -179,4 +179,4 @@ def _newest(
 
 
 def _left(store: Store, client_serial: int) -> list[int]:
-    return sorted(one.data_samples for one in store.reports.page(client_serial, Paging(1, 100)).items)
+    return sorted(report_.data_samples for report_ in store.reports.page(client_serial, Paging(1, 100)).items)

@@ -4,8 +4,8 @@ from services.protocol.aggregation import close_round
 from services.protocol.initialization import start_task
 from services.protocol.resource_request import open_round
 from services.storage.database import Database
-from tests.integration.storage import given
-from tests.integration.storage.given import NOW
+from tests.integration.storage import factories
+from tests.integration.storage.factories import NOW
 
 
 def test_an_empty_database_has_no_selection(database: Database) -> None:
@@ -19,9 +19,9 @@ def test_an_empty_database_has_no_selection(database: Database) -> None:
 
 def test_the_newest_round_of_all_and_the_tasks_that_have_one(database: Database) -> None:
     with database.unit_of_work() as uow:
-        old = given.scheduled_round(uow, "a")
-        new = given.scheduled_round(uow, "b", name="newer")
-        start_task(uow, given.terms(name="no round"), NOW)
+        old = factories.scheduled_round(uow, "a")
+        new = factories.scheduled_round(uow, "b", name="newer")
+        start_task(uow, factories.terms(name="no round"), NOW)
         assert uow.selections.newest_round() == new
         assert uow.selections.tasks(10) == [(new.task_id, "newer"), (old.task_id, "digits")]
         assert uow.selections.tasks(1) == [(new.task_id, "newer")]
@@ -32,28 +32,28 @@ def test_the_newest_round_of_all_and_the_tasks_that_have_one(database: Database)
 
 def test_who_was_selected_in_upload_order(database: Database) -> None:
     with database.unit_of_work() as uow:
-        serials = given.clients(uow, "fast", "slow", "silent", "removed")
+        serials = factories.clients(uow, "fast", "slow", "silent", "removed")
         rates = {"fast": 4e6, "slow": 1e6, "removed": 2e6}
-        uow.reports.add([given.report(serials[one], throughput_bps=bps) for one, bps in rates.items()])
-        round_ = open_round(uow, given.ready_task(uow).task_id, NOW)
+        uow.reports.add([factories.report(serials[item], throughput_bps=bps) for item, bps in rates.items()])
+        round_ = open_round(uow, factories.ready_task(uow).task_id, NOW)
         in_order = [slot.client_id for slot in uow.rounds.slots(round_.serial)]
         assert sorted(in_order) == sorted(rates)
-        assert uow.selections.of_round(round_.serial).tolist() == [serials[one] for one in in_order]
+        assert uow.selections.of_round(round_.serial).tolist() == [serials[item] for item in in_order]
         uow.clients.remove("removed")
-        left = [serials[one] for one in in_order if one != "removed"]
+        left = [serials[item] for item in in_order if item != "removed"]
         assert uow.selections.of_round(round_.serial).tolist() == left
         assert uow.selections.of_round(round_.serial + 1).tolist() == []
 
 
 def test_how_often_a_task_has_selected_each(database: Database) -> None:
     with database.unit_of_work() as uow:
-        serials = given.reporting_clients(uow, "always", "removed")
-        task = given.ready_task(uow)
+        serials = factories.reporting_clients(uow, "always", "removed")
+        task = factories.ready_task(uow)
         for late in ("twice", "once", None):
             close_round(uow, open_round(uow, task.task_id, NOW).round_id, NOW)
             if late:
-                serials |= given.reporting_clients(uow, late)
-        given.scheduled_round(uow, "of another task")
+                serials |= factories.reporting_clients(uow, late)
+        factories.scheduled_round(uow, "of another task")
         uow.clients.remove("removed")
         found, times = uow.selections.counts(task.serial)
         counts = dict(zip(found.tolist(), times.tolist(), strict=True))

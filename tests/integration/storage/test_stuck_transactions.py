@@ -6,13 +6,13 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from services.protocol.initialization import start_task
 from services.storage import database as storage
-from services.storage.database import Database, is_away
-from tests.integration.storage.given import NOW, terms
+from services.storage.database import Database, is_database_unavailable
+from tests.integration.storage.factories import NOW, terms
 
 
 @pytest.fixture
 def _short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(storage, "_LONGEST_IDLE_S", 1)
+    monkeypatch.setattr(storage, "_IDLE_IN_TRANSACTION_TIMEOUT_S", 1)
 
 
 @pytest.mark.usefixtures("_short_patience")
@@ -31,7 +31,7 @@ def test_who_stands_still_in_a_transaction_loses_it(postgresql_database: Databas
             other.commit()
         with pytest.raises(SQLAlchemyError) as failed:
             uow.commit()
-    assert is_away(failed.value), "its caller is told to try again"
+    assert is_database_unavailable(failed.value), "its caller is told to try again"
     with going.reading() as store:
         assert store.tasks.get(task.task_id).rounds == 1
     with standing.reading() as store:

@@ -3,17 +3,17 @@
 import pytest
 from sqlalchemy.exc import IntegrityError
 
-from services.domain.trainings import Training, TrainingState
+from services.domain.jobs import Training, TrainingState
 from services.errors import TrainingNotFoundError
 from services.protocol.resource_request import open_round
 from services.storage.database import Database
-from tests.integration.storage import given
-from tests.integration.storage.given import NOW, SECOND, UPDATE
+from tests.integration.storage import factories
+from tests.integration.storage.factories import NOW, SECOND, UPDATE
 
 
 def test_a_training_waits_as_it_was_asked_for(database: Database) -> None:
     with database.unit_of_work() as uow:
-        round_ = given.scheduled_round(uow, "a", "b")
+        round_ = factories.scheduled_round(uow, "a", "b")
         added = uow.trainings.add(round_, "a", 2**40, NOW)
         uow.commit()
     expected = Training(
@@ -29,8 +29,8 @@ def test_a_training_waits_as_it_was_asked_for(database: Database) -> None:
 
 def test_a_client_is_trained_once_in_a_round_and_only_with_a_slot(database: Database) -> None:
     with database.unit_of_work() as uow:
-        round_ = given.scheduled_round(uow, "a")
-        other = open_round(uow, given.ready_task(uow).task_id, NOW)
+        round_ = factories.scheduled_round(uow, "a")
+        other = open_round(uow, factories.ready_task(uow).task_id, NOW)
         uow.trainings.add(round_, "a", 0, NOW)
         uow.trainings.add(other, "a", 0, NOW)
         uow.commit()
@@ -42,7 +42,7 @@ def test_a_client_is_trained_once_in_a_round_and_only_with_a_slot(database: Data
 
 def test_a_training_ends_with_its_update_or_with_an_error(database: Database) -> None:
     with database.unit_of_work() as uow:
-        round_ = given.scheduled_round(uow, "a", "b")
+        round_ = factories.scheduled_round(uow, "a", "b")
         good, bad = uow.trainings.add(round_, "a", 0, NOW), uow.trainings.add(round_, "b", 1, NOW)
         uow.trainings.end(
             good.training_id,
@@ -62,8 +62,8 @@ def test_cancelling_a_rounds_trainings_leaves_those_that_ended_and_those_of_othe
     database: Database,
 ) -> None:
     with database.unit_of_work() as uow:
-        round_ = given.scheduled_round(uow, "a", "b")
-        other = open_round(uow, given.ready_task(uow).task_id, NOW)
+        round_ = factories.scheduled_round(uow, "a", "b")
+        other = open_round(uow, factories.ready_task(uow).task_id, NOW)
         waiting, ended = uow.trainings.add(round_, "a", 0, NOW), uow.trainings.add(round_, "b", 1, NOW)
         elsewhere = uow.trainings.add(other, "a", 0, NOW)
         uow.trainings.end(ended.training_id, state=TrainingState.FAILED, ended_at=NOW, error="no memory")
@@ -71,4 +71,4 @@ def test_cancelling_a_rounds_trainings_leaves_those_that_ended_and_those_of_othe
         uow.trainings.cancel(round_, NOW + SECOND)
         cancelled = uow.trainings.get(waiting.training_id)
         assert (cancelled.state, cancelled.ended_at) == (TrainingState.CANCELLED, NOW + SECOND)
-        assert [uow.trainings.get(one.training_id) for one in kept] == kept
+        assert [uow.trainings.get(item.training_id) for item in kept] == kept

@@ -8,36 +8,36 @@ from dataclasses import replace
 import pytest
 from sqlalchemy.exc import SQLAlchemyError
 
-from operator_api.update_writer import UpdateWriter
+from operator_api.writers import UpdateWriter
 from services.domain.rounds import RoundState, SlotOutcome
 from services.errors import DeadlinePassedError, UpdateExistsError
-from services.protocol.upload import Arrival, Received
+from services.protocol.upload import ReceivedUpdate, UploadTiming
 from services.storage.database import Database
 from services.storage.model_store import Blob
-from tests.integration.storage import given
-from tests.integration.storage.given import NOW, SECOND, UPDATE
+from tests.integration.storage import factories
+from tests.integration.storage.factories import NOW, SECOND, UPDATE
 
 OTHER = Blob("c" * 64, 125_000)
 
 
-def received(client_id: str, blob: Blob = UPDATE, elapsed_s: float = 10.0) -> Received:
-    return Received(client_id, blob, 100, Arrival(NOW, elapsed_s, 2.0, 3.0), NOW + SECOND)
+def received(client_id: str, blob: Blob = UPDATE, elapsed_s: float = 10.0) -> ReceivedUpdate:
+    return ReceivedUpdate(client_id, blob, 100, UploadTiming(NOW, elapsed_s, 2.0, 3.0), NOW + SECOND)
 
 
 def round_of(database: Database, *client_ids: str) -> str:
     with database.unit_of_work() as uow:
-        round_ = given.scheduled_round(uow, *client_ids)
+        round_ = factories.scheduled_round(uow, *client_ids)
         uow.commit()
     return round_.round_id
 
 
-def accept_at_once(writer: UpdateWriter, uploads: Sequence[tuple[str, Received]]) -> list[Future[bool]]:
+def accept_at_once(writer: UpdateWriter, uploads: Sequence[tuple[str, ReceivedUpdate]]) -> list[Future[bool]]:
     """As if all had come while another transaction was under way."""
     with ThreadPoolExecutor(len(uploads)) as pool:
-        with writer._turn:
+        with writer._lock:
             sent = []
-            for round_id, one in uploads:
-                sent.append(pool.submit(writer.accept, round_id, one))
+            for round_id, item in uploads:
+                sent.append(pool.submit(writer.accept, round_id, item))
                 while len(writer._waiting) < len(sent):
                     time.sleep(0.001)
         return sent
@@ -46,17 +46,17 @@ def accept_at_once(writer: UpdateWriter, uploads: Sequence[tuple[str, Received]]
 def test_those_who_come_at_once_share_a_transaction_and_its_events(database: Database) -> None:
     round_id = round_of(database, *"abc")
     commits: list[set[str]] = []
-    database.when_events(lambda kinds: commits.append(set(kinds)))
-    sent = accept_at_once(UpdateWriter(database), [(round_id, received(one)) for one in "cab"])
-    assert [one.result() for one in sent] == [True] * 3
+    database.add_event_listener(lambda kinds: commits.append(set(kinds)))
+    sent = accept_at_once(UpdateWriter(database), [(round_id, received(item)) for item in "cab"])
+    assert [item.result() for item in sent] == [True] * 3
     assert commits == [{"update.received", "round.collecting", "round.aggregating"}]
     with database.reading() as store:
         round_ = store.rounds.get(round_id)
         assert (round_.state, round_.received) == (RoundState.AGGREGATING, 3)
         assert round_.active_at == NOW + SECOND
-        assert {one.outcome for one in store.rounds.slots(round_.serial)} == {SlotOutcome.RECEIVED}
-        assert sorted(one.client_id for one in store.updates.of_round(round_.serial)) == ["a", "b", "c"]
-        told = [one.client_id for one in store.events.after(0, 100) if one.kind == "update.received"]
+        assert {slot.outcome for slot in store.rounds.slots(round_.serial)} == {SlotOutcome.RECEIVED}
+        assert sorted(update.client_id for update in store.updates.of_round(round_.serial)) == ["a", "b", "c"]
+        told = [event.client_id for event in store.events.after(0, 100) if event.kind == "update.received"]
     assert told == ["c", "a", "b"], "in the order they came"
 
 
@@ -79,7 +79,7 @@ def test_each_has_its_own_outcome(database: Database) -> None:
         round_ = store.rounds.get(round_id)
         assert (round_.state, round_.received) == (RoundState.COLLECTING, 1)
         kept = store.updates.of_round(round_.serial)
-    assert [(one.client_id, one.digest) for one in kept] == [("a", UPDATE.digest)]
+    assert [(item.client_id, item.digest) for item in kept] == [("a", UPDATE.digest)]
 
 
 def test_what_was_recorded_before_is_known(database: Database) -> None:
@@ -108,6 +108,6 @@ def test_what_an_upload_is_held_against_is_read_at_once(database: Database) -> N
     with database.reading() as store:
         round_ = store.rounds.get(round_id)
         task = store.tasks.get(round_.task_id)
-        awaited = store.updates.awaited(round_id, "b")
-        assert awaited == (task, round_, store.rounds.slot(round_.serial, "b"), given.MODEL)
-        assert store.updates.awaited(round_id, "stranger") == (task, round_, None, given.MODEL)
+        awaited = store.updates.upload_context(round_id, "b")
+        assert awaited == (task, round_, store.rounds.slot(round_.serial, "b"), factories.MODEL)
+        assert store.updates.upload_context(round_id, "stranger") == (task, round_, None, factories.MODEL)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from services.storage import file_cache
-from services.storage.file_cache import FileCache
+from services.storage import s3_model_store
+from services.storage.s3_model_store import FileCache
 
 KILOBYTE = 1000
 
@@ -43,8 +43,8 @@ def digests(root: Path) -> set[str]:
 
 def test_a_copy_is_found_by_its_digest(cache: FileCache, root: Path) -> None:
     digest = fill(cache, 1)
-    for one in (cache, FileCache(root, KILOBYTE)):
-        found = one.find(digest)
+    for item in (cache, FileCache(root, KILOBYTE)):
+        found = item.find(digest)
         assert found is not None
         assert found.read_bytes() == b"\x01" * KILOBYTE
     assert cache.find("a" * 64) is None
@@ -106,14 +106,14 @@ def test_what_is_asked_for_while_room_is_made_stays(
     first, second, third = (fill(cache, number) for number in range(3))
     for digest, ago_s in ((first, 500), (second, 400), (third, 300)):
         last_used(root, digest, ago_s)
-    list_files = file_cache._files
+    list_files = s3_model_store._files
     another = FileCache(root, 3 * KILOBYTE)
 
     def list_slowly(directory: Path) -> Iterator[tuple[Path, os.stat_result]]:
         yield from list_files(directory)
         assert another.find(first) is not None
 
-    monkeypatch.setattr(file_cache, "_files", list_slowly)
+    monkeypatch.setattr(s3_model_store, "_files", list_slowly)
     fourth = fill(cache, 3)
     assert digests(root) == {first, third, fourth}
 
@@ -126,7 +126,7 @@ def test_what_is_held_stays_whatever_else_is_used(cache: FileCache, root: Path) 
         assert found is not None
         return found
 
-    with cache.hold([digest], find) as paths:
+    with cache.pinned([digest], find) as paths:
         last_used(root, digest, 100)
         make_old(*(root / "held").iterdir())
         for number in range(2, 6):
@@ -143,7 +143,7 @@ def make_old(*paths: Path) -> None:
 
 DIE = """
 import os, pathlib, signal, sys
-from services.storage.file_cache import FileCache
+from services.storage.s3_model_store import FileCache
 
 def die():
     os.kill(os.getpid(), signal.SIGKILL)
@@ -155,7 +155,7 @@ def chunks():
 cache = FileCache(pathlib.Path(sys.argv[1]), 3000)
 if sys.argv[2] == "copying":
     cache.fill("a" * 64, chunks())
-with cache.hold([sys.argv[2]], cache.find):
+with cache.pinned([sys.argv[2]], cache.find):
     die()
 """
 

@@ -33,7 +33,7 @@ def store(root: Path) -> LocalModelStore:
 def keep(store: ModelStore, content: bytes) -> Blob:
     with store.receive() as incoming:
         incoming.write(content)
-        return incoming.keep()
+        return incoming.save()
 
 
 def files(root: Path) -> list[str]:
@@ -55,7 +55,7 @@ def test_kept_files_are_found_by_their_digest(store: LocalModelStore, root: Path
             incoming.write(chunk)
         assert incoming.path.read_bytes() == b"one two three"
         assert incoming.size_bytes == 13
-        blob = incoming.keep()
+        blob = incoming.save()
     assert blob == Blob(hashlib.sha256(b"one two three").hexdigest(), 13)
     assert store.path_of(blob.digest).read_bytes() == b"one two three"
     assert files(root) == [f"{blob.digest[:2]}/{blob.digest}.safetensors"]
@@ -65,7 +65,7 @@ def test_kept_files_are_found_by_their_digest(store: LocalModelStore, root: Path
 def test_sizes_count_bytes(store: LocalModelStore) -> None:
     with store.receive() as incoming:
         incoming.write(memoryview(b"12345678").cast("I"))
-        assert incoming.keep() == Blob(hashlib.sha256(b"12345678").hexdigest(), 8)
+        assert incoming.save() == Blob(hashlib.sha256(b"12345678").hexdigest(), 8)
 
 
 def test_only_the_owner_can_look(store: LocalModelStore, root: Path) -> None:
@@ -94,7 +94,7 @@ def test_data_is_on_disk_before_its_name_and_its_name_before_the_answer(
     with store.receive() as incoming:
         incoming.write(b"model")
         temporary = incoming.path
-        blob = incoming.keep()
+        blob = incoming.save()
     directory = store.path_of(blob.digest).parent
     assert steps == [f"sync {temporary}", "rename", f"sync {directory}", f"sync {root}"]
 
@@ -128,7 +128,7 @@ def test_many_may_keep_the_same_content_at_once(store: LocalModelStore, root: Pa
         with store.receive() as incoming:
             incoming.write(content)
             together.wait()
-            return incoming.keep()
+            return incoming.save()
 
     for _ in range(5):
         with ThreadPoolExecutor(8) as pool:
@@ -152,7 +152,7 @@ def test_the_sweep_asks_in_batches(store: LocalModelStore, root: Path) -> None:
         batches.append(len(digests))
         return digests if len(batches) == 1 else []
 
-    assert store.sweep(referenced, HOUR_S) == 600
+    assert store.delete_unreferenced(referenced, HOUR_S) == 600
     assert batches == [500, 500, 100]
     assert len(files(root)) == 500
 
@@ -161,9 +161,9 @@ def test_an_upload_that_was_swept_away_is_not_kept(store: LocalModelStore) -> No
     with store.receive() as incoming:
         incoming.write(b"stalled")
         make_old(incoming.path)
-        assert store.sweep(nothing, HOUR_S) == 1
+        assert store.delete_unreferenced(nothing, HOUR_S) == 1
         with pytest.raises(FileNotFoundError):
-            incoming.keep()
+            incoming.save()
 
 
 def test_the_sweep_ignores_foreign_files(store: LocalModelStore, root: Path) -> None:
@@ -184,7 +184,7 @@ def test_the_sweep_ignores_foreign_files(store: LocalModelStore, root: Path) -> 
     directory = root / digest[:2] / f"{digest}.safetensors"
     directory.mkdir()
     make_old(directory)
-    assert store.sweep(nothing, HOUR_S) == 0
+    assert store.delete_unreferenced(nothing, HOUR_S) == 0
     assert all(path.exists() for path in [*foreign, directory])
 
 
@@ -205,7 +205,7 @@ def test_nothing_is_kept_between_the_last_look_and_the_deletion(
         unlink(self, missing_ok=missing_ok)
 
     monkeypatch.setattr(Path, "unlink", slow_unlink)
-    assert store.sweep(nothing, HOUR_S) == 1
+    assert store.delete_unreferenced(nothing, HOUR_S) == 1
     again.join(5)
     assert path.read_bytes() == b"model"
 
@@ -226,7 +226,7 @@ with LocalModelStore(pathlib.Path(sys.argv[1])).receive() as incoming:
     rename = pathlib.Path.rename
     if sys.argv[2] == "after rename":
         pathlib.Path.rename = lambda *names: (rename(*names), die())
-    incoming.keep()
+    incoming.save()
 """
 
 
@@ -241,9 +241,9 @@ def test_a_kill_leaves_only_what_the_sweep_removes(store: LocalModelStore, root:
     upload_and_die(root, moment)
     (left,) = files(root)
     assert left.startswith("incoming/upload-")
-    assert store.sweep(nothing, HOUR_S) == 0
+    assert store.delete_unreferenced(nothing, HOUR_S) == 0
     make_old(root / left)
-    assert store.sweep(nothing, HOUR_S) == 1
+    assert store.delete_unreferenced(nothing, HOUR_S) == 1
     assert files(root) == []
 
 
@@ -260,5 +260,5 @@ def test_a_host_whose_clock_is_ahead_sweeps_nothing_that_is_new(
     blob = keep(store, b"new")
     true_time = time.time
     monkeypatch.setattr(time, "time", lambda: true_time() + 2 * HOUR_S)
-    assert store.sweep(nothing, older_than_s=HOUR_S) == 0
+    assert store.delete_unreferenced(nothing, older_than_s=HOUR_S) == 0
     assert store.path_of(blob.digest).read_bytes() == b"new"

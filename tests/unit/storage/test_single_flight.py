@@ -3,8 +3,8 @@ from threading import Event, Semaphore
 
 import pytest
 
-from services.storage import single_flight
-from services.storage.single_flight import SingleFlight
+from services.storage import s3_model_store
+from services.storage.s3_model_store import SingleFlight
 
 
 class Work:
@@ -33,7 +33,7 @@ def waiting(monkeypatch: pytest.MonkeyPatch) -> Semaphore:
             asked.release()
             return super().result(timeout)
 
-    monkeypatch.setattr(single_flight, "Future", Noticed)
+    monkeypatch.setattr(s3_model_store, "Future", Noticed)
     return asked
 
 
@@ -52,7 +52,7 @@ def test_those_who_come_meanwhile_get_the_result_of_the_first(waiting: Semaphore
         for _ in others:
             assert waiting.acquire(timeout=10)
         work.may_end.set()
-        assert {one.result() for one in (first, *others)} == {"done"}
+        assert {item.result() for item in (first, *others)} == {"done"}
     assert flights.do("a", lambda: "again") == "again"
 
 
@@ -64,7 +64,7 @@ def test_an_error_is_for_all_who_wait_and_is_not_kept(waiting: Semaphore) -> Non
         second = pool.submit(flights.do, "a", never)
         assert waiting.acquire(timeout=10)
         work.may_end.set()
-        for one in (first, second):
+        for item in (first, second):
             with pytest.raises(OSError, match="away"):
-                one.result()
+                item.result()
     assert flights.do("a", lambda: "again") == "again"

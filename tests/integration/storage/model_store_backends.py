@@ -7,8 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Protocol
 
-from services.s3_place import S3Place
-from services.storage.model_store import Blob, LocalModelStore, ModelStore
+from services.storage.model_store import Blob, LocalModelStore, ModelStore, S3Location
 from services.storage.s3_model_store import S3ModelStore
 from tests.s3_server import S3Server
 
@@ -16,7 +15,7 @@ HOUR_S = 3600.0
 CACHE_BYTES = 1_000_000
 
 
-class Site(Protocol):
+class Backend(Protocol):
     """Where the files of a store are."""
 
     def open(self) -> ModelStore:
@@ -38,7 +37,7 @@ class Site(Protocol):
         """How many things there are, ours and foreign."""
 
 
-class LocalSite:
+class LocalBackend:
     def __init__(self, root: Path) -> None:
         self._root = root
 
@@ -73,8 +72,8 @@ class LocalSite:
         return self._root.glob("??/*.safetensors")
 
 
-class S3Site:
-    def __init__(self, server: S3Server, place: S3Place, directory: Path) -> None:
+class S3Backend:
+    def __init__(self, server: S3Server, place: S3Location, directory: Path) -> None:
         self.server = server
         self.place = place
         self._directory = directory
@@ -114,7 +113,7 @@ class S3Site:
 def keep(store: ModelStore, content: bytes) -> Blob:
     with store.receive() as incoming:
         incoming.write(content)
-        return incoming.keep()
+        return incoming.save()
 
 
 def make_file_old(path: Path) -> None:
