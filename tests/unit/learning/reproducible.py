@@ -5,16 +5,14 @@ import tempfile
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load, save_file
 
+from services.aggregators.aggregation import ReceivedUpdate, aggregate_updates
+from services.aggregators.weighted import WeightedAverage
 from services.domain.tasks import PartitionScheme
-from services.learning.aggregation import Contribution, aggregate
-from services.learning.generated import generate
-from services.learning.local_update import Recipe, update_locally
+from services.learning.datasets import Purpose, derive_seed, draw_partition, generate
+from services.learning.local_update import Hyperparameters, update_locally
 from services.learning.networks import build_network, parameters_of
-from services.learning.partition import draw_partition
-from services.learning.rules.weighted import WeightedAverage
-from services.learning.seeds import Purpose, derive_seed
 from tests.unit.learning.digests import digest
 
 SEED = 7
@@ -33,7 +31,7 @@ def reproduce() -> dict[str, str]:
         )
         save_file(parameters_of(network), model)
         digests["model"] = digest(parameters_of(network))
-        contributions = []
+        received = []
         for partition, scheme in enumerate(PartitionScheme):
             places = draw_partition(
                 data.training.labels, data.classes, scheme, samples=40, task_seed=SEED, partition=partition
@@ -43,17 +41,17 @@ def reproduce() -> dict[str, str]:
                 network,
                 data.prepare(data.training.inputs[places], torch.device("cpu")),
                 data.training.labels[places],
-                Recipe(epochs=1, batch_size=16, learning_rate=0.05),
+                Hyperparameters(epochs=1, batch_size=16, learning_rate=0.05),
                 seed=derive_seed(SEED, Purpose.TRAINING, 1, partition),
                 after_batch=lambda _: None,
             )
             digests[f"trained {scheme}"] = digest(parameters_of(network))
             update = Path(folder, f"update-{partition}")
             save_file(parameters_of(network), update)
-            contributions.append(Contribution(f"c{partition}", update, 40 + partition))
-        tensors = aggregate(model, contributions, WeightedAverage).tensors
-        assert tensors is not None
-        digests["aggregated"] = digest(tensors)
+            received.append(ReceivedUpdate(f"c{partition}", update, 40 + partition))
+        aggregated = aggregate_updates(model, received, WeightedAverage()).model
+        assert aggregated is not None
+        digests["aggregated"] = digest(load(b"".join(aggregated.content())))
     return digests
 
 

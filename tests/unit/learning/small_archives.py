@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from services.learning.torchvision_loading import load_datasets
+from services.learning.datasets import load_datasets
 
 CIFAR = "cifar-10"
 FASHION = "fashion-mnist"

@@ -15,20 +15,20 @@ CPU = torch.device("cpu")
 
 def test_the_cpu_can_be_chosen_whatever_else_there_is() -> None:
     assert choose_device("cpu") == CPU
-    assert choose_device("cpu", place=3) == CPU
+    assert choose_device("cpu", index=3) == CPU
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
 def test_without_a_gpu_to_use_cuda_is_refused_with_advice() -> None:
     with pytest.raises(
-        SettingsError, match=r"FEDCS_DEVICE: no CUDA device.*set it to cpu, or mend the driver"
+        SettingsError, match=r"FEDCS_DEVICE: no CUDA device.*set it to cpu, or repair the driver"
     ):
         choose_device("cuda")
 
 
 @pytest.mark.skipif(torch.backends.mps.is_available(), reason="there is an MPS device here")
 def test_mps_is_refused_where_there_is_none() -> None:
-    with pytest.raises(SettingsError, match=r"FEDCS_DEVICE: there is no MPS device.*set it to cpu"):
+    with pytest.raises(SettingsError, match=r"FEDCS_DEVICE: no MPS device.*set it to cpu"):
         choose_device("mps")
 
 

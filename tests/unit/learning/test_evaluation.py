@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import nn
 
-from services.domain.evaluation import Score
+from services.domain.tasks import Score
+from services.learning.datasets import DataSet, Samples
 from services.learning.evaluation import evaluate
 from services.learning.networks import parameters_of
-from services.learning.samples import DataSet, Samples
 from tests.unit.learning.digests import digest
 
 CPU = torch.device("cpu")

@@ -2,8 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from services.learning.generated import CLASSES, SIDE, generate
-from services.learning.samples import DataSet
+from services.learning.datasets import CLASSES, SIDE, DataSet, generate
 
 
 @pytest.fixture(scope="module")

@@ -4,29 +4,25 @@ from pathlib import Path
 import pytest
 
 from services.errors import ImportRefusedError
-from services.learning.imports import import_callable, is_import_path
-from tests.unit.learning import own_parts
+from services.learning.networks import import_callable
+from tests.unit.learning import custom_parts
 
-OWN = own_parts.__name__
-
-
-def test_import_paths_have_a_colon() -> None:
-    assert is_import_path("package.module:Name")
-    assert not is_import_path("paper-cnn")
-    assert not is_import_path("package.module")
+CUSTOM = custom_parts.__name__
 
 
-@pytest.mark.parametrize("allowed", [OWN, "tests.unit.learning", "tests.unit", "tests"])
+@pytest.mark.parametrize("allowed", [CUSTOM, "tests.unit.learning", "tests.unit", "tests"])
 def test_an_allowed_module_can_be_used_and_those_below_a_package(allowed: str) -> None:
-    assert import_callable(f"{OWN}:Perceptron", ("elsewhere", allowed)) is own_parts.Perceptron
+    assert import_callable(f"{CUSTOM}:Perceptron", ("elsewhere", allowed)) is custom_parts.Perceptron
 
 
-@pytest.mark.parametrize("allowed", [(), ("elsewhere",), ("tests.uni",), (f"{OWN}.deeper",), ("",), ("*",)])
+@pytest.mark.parametrize(
+    "allowed", [(), ("elsewhere",), ("tests.uni",), (f"{CUSTOM}.deeper",), ("",), ("*",)]
+)
 def test_other_modules_are_refused_with_advice(allowed: tuple[str, ...]) -> None:
     with pytest.raises(
-        ImportRefusedError, match=f"FEDCS_ALLOWED_IMPORTS has to name the module '{OWN}' or a"
+        ImportRefusedError, match=f"FEDCS_ALLOWED_IMPORTS has to name the module '{CUSTOM}' or a"
     ):
-        import_callable(f"{OWN}:Perceptron", allowed)
+        import_callable(f"{CUSTOM}:Perceptron", allowed)
 
 
 def test_a_name_that_only_begins_like_an_allowed_one_is_not_even_imported(
@@ -44,14 +40,14 @@ def test_a_name_that_only_begins_like_an_allowed_one_is_not_even_imported(
     [
         ("tests.absent:Net", "ModuleNotFoundError: No module named 'tests.absent'"),
         ("tests..unit:Net", "ModuleNotFoundError"),
-        (f"{OWN}:Absent", f"AttributeError: module '{OWN}' has no attribute 'Absent'"),
-        (f"{OWN}:", "AttributeError"),
-        (f"{OWN}:Perceptron.forward", "AttributeError"),
-        (f"{OWN}:Perceptron:forward", "AttributeError"),
+        (f"{CUSTOM}:Absent", f"AttributeError: module '{CUSTOM}' has no attribute 'Absent'"),
+        (f"{CUSTOM}:", "AttributeError"),
+        (f"{CUSTOM}:Perceptron.forward", "AttributeError"),
+        (f"{CUSTOM}:Perceptron:forward", "AttributeError"),
     ],
 )
 def test_what_is_not_there_is_refused_with_advice(path: str, reason: str) -> None:
-    with pytest.raises(ImportRefusedError, match=f"{reason}.*mend its name, or install it") as refused:
+    with pytest.raises(ImportRefusedError, match=f"{reason}.*correct the name, or install") as refused:
         import_callable(path, ("tests",))
     assert repr(path) in str(refused.value)
 
@@ -68,9 +64,9 @@ def test_a_module_that_cannot_be_loaded_is_refused(
 
 def test_what_an_allowed_module_has_imported_itself_is_not_allowed_with_it() -> None:
     with pytest.raises(ImportRefusedError, match=r"comes from 'torch.*', which FEDCS_ALLOWED_IMPORTS"):
-        import_callable(f"{OWN}:TensorDataset", ("tests",))
+        import_callable(f"{CUSTOM}:TensorDataset", ("tests",))
 
 
 def test_what_cannot_be_called_is_refused() -> None:
-    with pytest.raises(ImportRefusedError, match=f"'{OWN}:NOT_CALLABLE' is no class or function; name one"):
-        import_callable(f"{OWN}:NOT_CALLABLE", ("tests",))
+    with pytest.raises(ImportRefusedError, match=f"'{CUSTOM}:NOT_CALLABLE' is not a class or function"):
+        import_callable(f"{CUSTOM}:NOT_CALLABLE", ("tests",))

@@ -9,11 +9,11 @@ from torch import nn
 
 from services.errors import ImportRefusedError, NetworkError
 from services.learning.devices import to_device
-from services.learning.networks import build_network, load_parameters, parameters_of
-from tests.unit.learning import own_parts
+from services.learning.networks import ResidualBlock, build_network, load_parameters, parameters_of
+from tests.unit.learning import custom_parts
 from tests.unit.learning.digests import digest
 
-OWN = own_parts.__name__
+CUSTOM = custom_parts.__name__
 CIFAR, FASHION, GENERATED = (3, 32, 32), (1, 28, 28), (1, 16, 16)
 
 
@@ -28,9 +28,13 @@ def build(name: str = "paper-cnn", *, seed: int = 0) -> nn.Module:
         ("paper-cnn", FASHION, 0.80),
         ("paper-cnn-stated-size", CIFAR, 4.583),
         ("paper-cnn-stated-size", FASHION, 3.600),
+        ("paper-cnn-gn", CIFAR, 1.15),
+        ("paper-cnn-gn", FASHION, 0.80),
+        ("resnet18-gn", CIFAR, 11.174),
+        ("resnet18-gn", GENERATED, 11.173),
     ],
 )
-def test_the_networks_have_the_parameters_that_the_paper_says(
+def test_the_networks_have_the_stated_number_of_parameters(
     name: str, shape: tuple[int, ...], millions: float
 ) -> None:
     network = build_network(name, shape, 10, seed=0)
@@ -52,7 +56,39 @@ def test_the_networks_are_made_of_the_layers_that_the_paper_names() -> None:
     assert [layer.out_features for layer in dense] == [382, 192, 10]
 
 
-@pytest.mark.parametrize("name", ["paper-cnn", f"{OWN}:Perceptron"])
+@pytest.mark.parametrize("name", ["paper-cnn-gn", "resnet18-gn"])
+def test_group_normalisation_treats_each_sample_by_itself(name: str) -> None:
+    network = build_network(name, GENERATED, 10, seed=0)
+    assert not any(isinstance(layer, nn.BatchNorm2d) for layer in network.modules())
+    assert not list(network.buffers())
+    inputs = torch.randn(3, *GENERATED, generator=torch.Generator().manual_seed(1))
+    network.train()
+    together = network(inputs)
+    alone = torch.cat([network(image[None]) for image in inputs])
+    torch.testing.assert_close(alone, together, rtol=1e-3, atol=1e-5)
+    network.eval()
+    torch.testing.assert_close(network(inputs), together, rtol=1e-3, atol=1e-5)
+
+
+def test_the_group_norm_variant_differs_from_the_papers_network_in_the_normalisation_only() -> None:
+    layers = [
+        [type(layer) for layer in build_network(name, FASHION, 10, seed=0).children()]
+        for name in ("paper-cnn", "paper-cnn-gn")
+    ]
+    assert [nn.GroupNorm if kind is nn.BatchNorm2d else kind for kind in layers[0]] == layers[1]
+
+
+def test_the_blocks_of_the_resnet_add_their_input() -> None:
+    block = ResidualBlock(8, 8, 1)
+    inputs = torch.randn(2, 8, 4, 4, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        for parameter in block.parameters():
+            parameter.zero_()
+    assert torch.equal(block(inputs), inputs.relu())
+    assert ResidualBlock(8, 16, 2)(inputs).shape == (2, 16, 2, 2)
+
+
+@pytest.mark.parametrize("name", ["paper-cnn", "paper-cnn-gn", "resnet18-gn", f"{CUSTOM}:Perceptron"])
 def test_the_seed_alone_decides_the_parameters(name: str) -> None:
     torch.manual_seed(1)
     first = digest(parameters_of(build(name)))
@@ -62,12 +98,12 @@ def test_the_seed_alone_decides_the_parameters(name: str) -> None:
 
 
 def test_what_a_module_draws_on_import_does_not_change_the_network() -> None:
-    here = digest(parameters_of(build(f"{OWN}:Perceptron")))  # the module is imported already
+    here = digest(parameters_of(build(f"{CUSTOM}:Perceptron")))  # the module is imported already
     program = (
         "from tests.unit.learning.digests import digest\n"
-        "from services.learning.networks import build_network, parameters_of\n"
-        f"network = build_network('{OWN}:Perceptron', (1, 16, 16), 10, seed=0, allowed_imports=('tests',))\n"
-        "print(digest(parameters_of(network)))"
+        "from services.learning.networks import ResidualBlock, build_network, parameters_of\n"
+        f"net = build_network('{CUSTOM}:Perceptron', (1, 16, 16), 10, seed=0, allowed_imports=('tests',))\n"
+        "print(digest(parameters_of(net)))"
     )
     there = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, check=True, timeout=120, text=True
@@ -77,7 +113,8 @@ def test_what_a_module_draws_on_import_does_not_change_the_network() -> None:
 
 def test_an_unknown_network_is_refused_with_the_names_that_there_are() -> None:
     with pytest.raises(
-        NetworkError, match=r"'lenet'; there are paper-cnn, paper-cnn-stated-size, and your own"
+        NetworkError,
+        match=r"'lenet'; there are paper-cnn, paper-cnn-stated-size, paper-cnn-gn, resnet18-gn, and",
     ):
         build("lenet")
 
@@ -90,24 +127,27 @@ def test_images_that_are_too_small_are_refused() -> None:
 
 @pytest.mark.parametrize("shape", [(4,), (28, 28), (3, 8, 8, 8)])
 def test_inputs_that_are_no_images_are_refused_with_advice(shape: tuple[int, ...]) -> None:
-    with pytest.raises(NetworkError, match=r"\(channels, height, width\); name a network of your own"):
-        build_network("paper-cnn", shape, 10, seed=0)
+    for name in ("paper-cnn", "resnet18-gn"):
+        with pytest.raises(NetworkError, match=r"\(channels, height, width\); name your own network"):
+            build_network(name, shape, 10, seed=0)
 
 
 def test_a_network_of_ones_own_has_to_be_allowed() -> None:
     with pytest.raises(ImportRefusedError, match="FEDCS_ALLOWED_IMPORTS"):
-        build_network(f"{OWN}:Perceptron", GENERATED, 10, seed=0)
+        build_network(f"{CUSTOM}:Perceptron", GENERATED, 10, seed=0)
 
 
 def test_a_network_of_ones_own_can_be_used() -> None:
-    assert isinstance(build(f"{OWN}:Perceptron"), own_parts.Perceptron)
+    assert isinstance(build(f"{CUSTOM}:Perceptron"), custom_parts.Perceptron)
 
 
 def test_what_makes_no_network_is_refused() -> None:
-    with pytest.raises(NetworkError, match=r"no_network' has to make a torch\.nn\.Module, and made a str"):
-        build(f"{OWN}:no_network")
+    with pytest.raises(
+        NetworkError, match=r"no_network' must return a torch\.nn\.Module, but returned a str"
+    ):
+        build(f"{CUSTOM}:no_network")
     with pytest.raises(NetworkError, match=r"called without arguments: TypeError: .*'width'"):
-        build(f"{OWN}:WithArguments")
+        build(f"{CUSTOM}:WithArguments")
 
 
 def test_parameters_come_back_from_a_file(tmp_path: Path) -> None:
@@ -146,10 +186,10 @@ def test_parameters_are_contiguous_and_stay_when_the_network_changes() -> None:
 
 
 def test_parameters_that_a_network_uses_twice_can_be_kept(tmp_path: Path) -> None:
-    network = build(f"{OWN}:Tied")
+    network = build(f"{CUSTOM}:Tied")
     (tmp_path / "model").write_bytes(save(parameters_of(network)))
     assert set(load_file(tmp_path / "model")) == {"first.weight", "second.weight"}
-    other = build(f"{OWN}:Tied", seed=1)
+    other = build(f"{CUSTOM}:Tied", seed=1)
     load_parameters(other, tmp_path / "model")
     assert torch.equal(other.get_parameter("second.weight"), network.get_parameter("first.weight"))
 

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from services.domain.tasks import PartitionScheme
 from services.errors import DataSetError
-from services.learning.partition import draw_partition
+from services.learning.datasets import draw_partition
 from tests.unit.learning.digests import digest
 
 CLASSES = 10
@@ -75,11 +75,11 @@ def test_partitions_of_other_devices_and_tasks_differ(scheme: PartitionScheme) -
 
 
 def test_too_many_samples_are_refused_with_advice() -> None:
-    with pytest.raises(DataSetError, match=r"reported 2001 samples.*\(iid\) has 2000; report fewer"):
+    with pytest.raises(DataSetError, match=r"reported 2001 samples.*\(iid\) has only 2000; report fewer"):
         draw(samples=2001)
     own = torch.unique(LABELS[draw(PartitionScheme.NON_IID)])
     there = int(torch.isin(LABELS, own).sum())
     with pytest.raises(
-        DataSetError, match=rf"reported {there + 1} samples.*\(non_iid\) has {there}; report fewer"
+        DataSetError, match=rf"reported {there + 1} samples.*\(non_iid\) has only {there}; report fewer"
     ):
         draw(PartitionScheme.NON_IID, samples=there + 1)

@@ -1,7 +1,7 @@
 import numpy as np
 import torch
 
-from services.learning.samples import DataSet, Samples
+from services.learning.datasets import DataSet, Samples
 
 CPU = torch.device("cpu")
 

@@ -1,7 +1,7 @@
 import subprocess
 import sys
 
-from services.learning.torchvision_loading import load_datasets
+from services.learning.datasets import load_datasets
 
 
 def test_the_data_sets_of_torchvision_are_found() -> None:
@@ -15,7 +15,7 @@ def test_operators_that_do_not_fit_do_not_keep_the_data_sets_from_loading() -> N
         "import torch\n"
         "def fail(_): raise OSError('libcudart.so: cannot open shared object file')\n"
         "torch.ops.load_library = fail\n"
-        "from services.learning.torchvision_loading import load_datasets\n"
+        "from services.learning.datasets import load_datasets\n"
         "print(load_datasets().CIFAR10.__name__)\n"
     )
     done = subprocess.run(
