@@ -1,4 +1,4 @@
-"""API keys: how they are made, what is kept of them, and what each kind may do."""
+"""API keys: creation, digests and scopes."""
 
 import hashlib
 import hmac
@@ -15,24 +15,24 @@ _SECRET_BYTES = 32
 
 
 class Scope(StrEnum):
-    """What a key is for."""
+    """The permissions of a key."""
 
     READ = "read"
-    """An operator who looks."""
+    """An operator with read access."""
     MANAGE = "manage"
-    """An operator who acts."""
+    """An operator with read and write access."""
     CLIENT = "client"
-    """One client, for itself."""
+    """One client, for its own resources."""
 
     @property
     def included(self) -> frozenset["Scope"]:
-        """What may be done with it: who acts may look."""
+        """All scopes that it includes."""
         return frozenset({Scope.MANAGE, Scope.READ} if self is Scope.MANAGE else {self})
 
 
 @dataclass(frozen=True)
 class ApiKey:
-    """What is kept of a key: never the secret, only its digest."""
+    """A stored key: only the digest of its secret."""
 
     key_id: str
     digest: bytes
@@ -41,38 +41,42 @@ class ApiKey:
     created_at: datetime
     client_id: str | None = None
     revoked_at: datetime | None = None
+    replaces: str | None = None
+    """The id of the key that is revoked when this one is first used; none afterwards."""
 
 
 @dataclass(frozen=True)
 class Principal:
-    """Who is calling."""
+    """The authenticated caller."""
 
     key_id: str
     scope: Scope
     client_id: str | None = None
+    name: str = ""
+    """Of the key, for people."""
 
 
 @dataclass(frozen=True)
 class NewKey:
-    """A key at the only moment when its text is known."""
+    """A new key with its text, which is not stored."""
 
     key_id: str
     text: str
 
     @property
     def digest(self) -> bytes:
-        """What is kept of it."""
+        """The digest to store."""
         return digest_of(self.text)
 
 
 def make_key() -> NewKey:
-    """A key with 256 random bits; the id in it says where to look for its digest."""
+    """Create a key with 256 random bits; its id locates the stored digest."""
     key_id = secrets.token_hex(_KEY_ID_BYTES)
     return NewKey(key_id, f"{_PREFIX}_{key_id}_{secrets.token_hex(_SECRET_BYTES)}")
 
 
 def key_id_of(text: str) -> str | None:
-    """The id within the text of a key; none if it is not one of ours."""
+    """The id in the text of a key; none if the text is not a key."""
     prefix, _, rest = text.partition("_")
     key_id, _, secret = rest.partition("_")
     is_ours = prefix == _PREFIX and _KEY_ID.fullmatch(key_id) and secret
@@ -80,10 +84,10 @@ def key_id_of(text: str) -> str | None:
 
 
 def digest_of(text: str) -> bytes:
-    """What is kept of a key. It has 256 random bits, so no slow hash is needed to protect it."""
+    """The digest of a key. A key has 256 random bits, so a fast hash is safe."""
     return hashlib.sha256(text.encode()).digest()
 
 
-def same_key(text: str, digest: bytes) -> bool:
-    """Compare digests, so that neither the time taken nor the length tells anything."""
+def verify_key(text: str, digest: bytes) -> bool:
+    """Compare digests in constant time."""
     return hmac.compare_digest(digest_of(text), digest)

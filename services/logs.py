@@ -2,9 +2,12 @@
 
 import logging
 import sys
+from collections.abc import MutableMapping
 from typing import Any
 
 import structlog
+
+from services.escaping import escape_unprintable
 
 _SHARED: list[Any] = [
     structlog.contextvars.merge_contextvars,
@@ -12,15 +15,17 @@ _SHARED: list[Any] = [
     structlog.processors.TimeStamper(fmt="iso", utc=True),
 ]
 
+_TERMINAL = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+_MULTILINE_FIELDS = {"exception", "stack"}
+
 
 def set_up_logs() -> None:
-    """Send our own logs, and the logs and warnings of the libraries, the same way."""
+    """Configure structlog, and send logs and warnings of libraries the same way."""
     on_terminal = sys.stderr.isatty()
-    render: list[Any] = (
-        [structlog.dev.ConsoleRenderer()]
-        if on_terminal
-        else [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
-    )
+    render: list[Any] = [
+        structlog.processors.format_exc_info,
+        *([_escape, _TERMINAL] if on_terminal else [structlog.processors.JSONRenderer()]),
+    ]
     structlog.configure(
         processors=[*_SHARED, *render],
         logger_factory=structlog.WriteLoggerFactory(sys.stderr),
@@ -37,3 +42,11 @@ def set_up_logs() -> None:
     logging.captureWarnings(capture=True)
     for quiet in ("alembic", "botocore", "httpx"):
         logging.getLogger(quiet).setLevel(logging.WARNING)
+
+
+def _escape(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Escape control characters in untrusted values, before the terminal colours are added."""
+    for name, value in event.items():
+        if isinstance(value, str):
+            event[name] = escape_unprintable(value, keep="\n" if name in _MULTILINE_FIELDS else "")
+    return event

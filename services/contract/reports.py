@@ -2,26 +2,28 @@
 
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 from typing_extensions import TypedDict
 
-from services.contract.fields import (
+from services.contract.common import (
+    CellId,
     ClientId,
     DataSamples,
     Rate,
     ResourceBlocks,
     TaskId,
     Timestamp,
+    request_config,
+    response_config,
     whole_if_integral,
 )
-from services.domain.radio import REPORT_RESOURCE_BLOCKS
+from services.domain.resources import REPORT_RESOURCE_BLOCKS
 
 MAX_BATCH = 10_000
 
 _INTEGRAL = BeforeValidator(whole_if_integral)
 _MEASUREMENTS = {"ul_nongbr_throughput_ue", "sinr", "rsrp"}
-_SOURCES = {"throughput_bps": "number"} | dict.fromkeys(sorted(_MEASUREMENTS), "integer")
 
 _EXAMPLE: dict[str, Any] = {
     "client_id": "c1",
@@ -32,34 +34,27 @@ _EXAMPLE: dict[str, Any] = {
 
 
 class ReportRequest(BaseModel):
-    """One client's resources: its uplink, its processor, its data.
+    """One client's resources: its uplink, its processor, its data. Outside the limits of the service: 422.
 
     The uplink is `throughput_bps`, or else follows from the first of these radio measurements (ETSI MEC 012)
-    that is given: `ul_nongbr_throughput_ue`, `sinr`, `rsrp`.
+    that is given: `ul_nongbr_throughput_ue`, `sinr`, `rsrp`. One of the four is required.
     """
 
-    model_config = ConfigDict(
-        strict=True,
-        extra="forbid",
-        frozen=True,
-        json_schema_extra={
-            "examples": [_EXAMPLE],
-            "anyOf": [
-                {"required": [source], "properties": {source: {"type": kind}}}
-                for source, kind in _SOURCES.items()
-            ],
-        },
-    )
+    model_config = request_config(_EXAMPLE)
 
     client_id: ClientId
     throughput_bps: Rate | None = Field(default=None, description="Average uplink throughput in bit/s.")
     compute_samples_per_s: Rate = Field(description="Samples it can train on in a second.")
     data_samples: DataSamples = Field(description="Samples it holds. A client with none is never selected.")
     observed_at: Timestamp | None = Field(
-        default=None, description="When this was so; when it arrives, if not given or in the future."
+        default=None,
+        description="When it was measured; by default, or if in the future, the time of arrival.",
     )
     task_id: TaskId | None = Field(
-        default=None, description="Counts for this task only (its data relevant to it); else for all."
+        default=None, description="The report is valid for this task only; by default for all tasks."
+    )
+    cell_id: CellId | None = Field(
+        default=None, description="The cell it is in now; it is in that cell in rounds that open from now on."
     )
     report_resource_blocks: ResourceBlocks = Field(
         default=REPORT_RESOURCE_BLOCKS, description="Resource blocks that the throughput refers to."
@@ -96,9 +91,7 @@ class ReportRequest(BaseModel):
 class ReportBatchRequest(BaseModel):
     """Many clients' resources."""
 
-    model_config = ConfigDict(
-        strict=True, extra="forbid", frozen=True, json_schema_extra={"examples": [{"reports": [_EXAMPLE]}]}
-    )
+    model_config = request_config({"reports": [_EXAMPLE]})
 
     reports: Annotated[list[ReportRequest], Field(min_length=1, max_length=MAX_BATCH)]
 
@@ -106,18 +99,15 @@ class ReportBatchRequest(BaseModel):
 class ReportResponse(BaseModel):
     """A report as it is kept."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    **_EXAMPLE,
-                    "task_id": None,
-                    "report_resource_blocks": 10,
-                    "observed_at": "2026-01-01T12:00:00Z",
-                    "received_at": "2026-01-01T12:00:00Z",
-                    "radio": None,
-                }
-            ]
+    model_config = response_config(
+        {
+            **_EXAMPLE,
+            "task_id": None,
+            "report_resource_blocks": 10,
+            "observed_at": "2026-01-01T12:00:00Z",
+            "received_at": "2026-01-01T12:00:00Z",
+            "radio": None,
+            "cell_id": None,
         }
     )
 
@@ -130,6 +120,7 @@ class ReportResponse(BaseModel):
     observed_at: Timestamp
     received_at: Timestamp
     radio: dict[str, int] | None = Field(description="The radio measurements that came with it.")
+    cell_id: CellId | None = Field(description="The cell that it says its client is in.")
 
 
 class ReportResult(TypedDict):
@@ -138,26 +129,25 @@ class ReportResult(TypedDict):
     client_id: ClientId
     cause: Annotated[
         str | None,
-        Field(description="Null: it is kept. Else `CLIENT_NOT_FOUND` or `TASK_NOT_FOUND`: it is not."),
+        Field(
+            description="Null: it is kept. Else `CLIENT_NOT_FOUND`, `TASK_NOT_FOUND` or "
+            "`CELL_NOT_FOUND`: it is not."
+        ),
     ]
 
 
 class ReportBatchResponse(BaseModel):
     """What became of each report, in the order sent."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "stored": 1,
-                    "results": [
-                        {"client_id": "c1", "cause": None},
-                        {"client_id": "c9", "cause": "CLIENT_NOT_FOUND"},
-                    ],
-                }
-            ]
+    model_config = response_config(
+        {
+            "stored": 1,
+            "results": [
+                {"client_id": "c1", "cause": None},
+                {"client_id": "c9", "cause": "CLIENT_NOT_FOUND"},
+            ],
         }
     )
 
     stored: int
-    results: list[ReportResult]
+    results: Annotated[list[ReportResult], Field(max_length=MAX_BATCH)]

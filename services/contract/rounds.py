@@ -1,82 +1,186 @@
-"""``/rounds`` and ``/assignments``: who was asked, who was selected, who uploads when, and how it went."""
+"""``/rounds``, ``/assignments`` and ``/trainings``: candidates, schedules, outcomes and hosted trainings."""
 
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from services.contract.fields import ClientId, PolicyName, RoundId, TaskId, Timestamp
-from services.contract.plans import Slot
+from services.contract.common import (
+    CellId,
+    ClientId,
+    Duration,
+    ModelEncoding,
+    Name,
+    PartitionIndex,
+    PolicyName,
+    Rate,
+    RoundId,
+    TaskId,
+    Timestamp,
+    TrainingId,
+    UpdateEncoding,
+    request_config,
+    response_config,
+)
+from services.contract.plans import SLOT_EXAMPLE, DeadlinePoint, Slot
+from services.contract.registries import deadline_of
+from services.domain.channel import ChannelState
+from services.domain.jobs import TrainingState
 from services.domain.rounds import CandidateOutcome, RoundState, SlotOutcome
+from services.domain.tasks import Dispatch
 
 
 class RoundRequest(BaseModel):
     """The task that is to have another round."""
 
-    model_config = ConfigDict(
-        strict=True,
-        extra="forbid",
-        frozen=True,
-        json_schema_extra={"examples": [{"task_id": "task-8f14e45fceea167a"}]},
-    )
+    model_config = request_config({"task_id": "task-8f14e45fceea167a"})
 
     task_id: TaskId
 
 
-class RoundSlot(Slot):
+class CellSlot(Slot):
+    """A selected client's turn on the channel of a cell; `order` counts the slots of that cell."""
+
+    cell_id: CellId = Field(description="The cell in which the slot is, wherever its client goes.")
+
+
+class RoundSlot(CellSlot):
     """A selected client's turn: as planned, and as it went."""
 
     data_samples: int = Field(description="Samples it reported.")
+    throughput_bps: float | None = Field(description="As reported, per 10 resource blocks.")
+    expected_throughput_bps: float | None = Field(
+        description="What the round was planned with, if that is not what was reported; see the task's "
+        "`correct_estimates` and `cap_reports`."
+    )
+    compute_samples_per_s: float | None = Field(description="As reported.")
+    expected_compute_samples_per_s: float | None = Field(
+        description="What the round was planned with, if that is not what was reported."
+    )
     outcome: SlotOutcome
-    elapsed_s: float | None = Field(description="Round time at the end of its upload.")
-    actual_update_s: float | None = Field(description="What its update took; compare `update_s`.")
-    actual_upload_s: float | None = Field(description="What its upload took; compare `upload_s`.")
-    rejections: int = Field(description="How often it sent something that was no acceptable update.")
+    elapsed_s: float | None = Field(
+        description="Round time at the end of its upload: when the service had read the last byte."
+    )
+    actual_update_s: float | None = Field(
+        description="How long its update took, as the client said with `Fedcs-Update-S`. If it did not say: "
+        "on the wall clock, from the download of the model to the upload, if the upload began before its "
+        "slot; else null. Compare `update_s`."
+    )
+    actual_upload_s: float | None = Field(description="The duration of its upload; compare `upload_s`.")
+    rejections: int = Field(description="The number of rejected uploads.")
     last_rejection: str | None
+    weight: int | None = Field(
+        description="What its update counted in the model, by the samples it reported; null until aggregated."
+    )
+    update_norm: float | None = Field(
+        description="How far its update moved the parameters (Euclidean norm), before clipping."
+    )
+    statistics_norm: float | None = Field(
+        description="How far its update moved the running statistics, before clipping."
+    )
+    update_scale: float | None = Field(
+        description="By what the step of its parameters was multiplied: 1 if it was not clipped."
+    )
+    statistics_scale: float | None = Field(description="The same for the running statistics.")
+    ready_s: float | None = Field(
+        description="Round time at which its update was ready; null with `dispatch: scheduled`."
+    )
+    granted_s: float | None = Field(description="Round time at which the channel was granted to it.")
+    lapses: int = Field(description="How many of its grants have lapsed.")
+    replaces: ClientId | None = Field(
+        description="The client in whose place it was selected during the round; null: it was selected first."
+    )
+
+    @property
+    def reported_update_s(self) -> float:
+        """The time of its update as it follows from its report; `update_s` is what was planned."""
+        return self.update_s * _share(self.expected_compute_samples_per_s, self.compute_samples_per_s)
+
+    @property
+    def reported_upload_s(self) -> float:
+        """The time of its upload as it follows from its report."""
+        return self.upload_s * _share(self.expected_throughput_bps, self.throughput_bps)
 
 
-class LeftOutCandidate(BaseModel):
+def _share(expected: float | None, reported: float | None) -> float:
+    return 1.0 if expected is None or reported is None else expected / reported
+
+
+class RoundCellResponse(BaseModel):
+    """A cell of the round: its resource blocks, and how long its schedule takes."""
+
+    cell_id: CellId
+    resource_block_first: int
+    resource_block_count: int
+    distribution_s: float = Field(description="Time to multicast the model to the selected in this cell.")
+    elapsed_s: float = Field(description="From the end of the distribution to the last upload in this cell.")
+
+
+class NotSelectedCandidate(BaseModel):
     """A client that was drawn for the round and has no slot in it, and why."""
 
     client_id: ClientId
+    cell_id: CellId
     reason: CandidateOutcome = Field(
         description="`DEADLINE`: with it the round would not end in time. `NO_DATA`: it holds no samples. "
-        "`NO_REPORT`: it has no fresh report. `ASKED`: the report window is open."
+        "`TOO_SLOW`: without a deadline, with it the round would last longer than 18 years. `NOT_CHOSEN`: it "
+        "would have fitted; the policy chose others. `NO_REPORT`: it has no fresh report. `BUSY`: "
+        "it has an open slot in a round of another task. `COOLDOWN`: it did not deliver in its last rounds, "
+        "and is not drawn for some rounds. `MAX_SHARE`: it was selected in its share of the task's rounds. "
+        "`ASKED`: the report window is open."
     )
-    throughput_bps: float | None
-    compute_samples_per_s: float | None
+    throughput_bps: float | None = Field(description="As reported, per 10 resource blocks.")
+    expected_throughput_bps: float | None = Field(
+        description="What the round was planned with, if that is not what was reported."
+    )
+    compute_samples_per_s: float | None = Field(description="As reported.")
+    expected_compute_samples_per_s: float | None = Field(
+        description="What the round was planned with, if that is not what was reported."
+    )
     data_samples: int | None
-    update_s: float | None = Field(description="Estimated from its report.")
-    upload_s: float | None = Field(description="Estimated from its report.")
+    update_s: float | None = Field(description="Estimated from what was expected.")
+    upload_s: float | None = Field(description="Estimated from what was expected.")
     cost_s: float | None = Field(
-        description="What it would add to the round as planned; null where cost plays no part."
+        description="The time it would add to the planned round; null if the policy does not use cost."
     )
 
 
 _SLOT: dict[str, Any] = {
-    "client_id": "c1",
-    "order": 1,
-    "update_s": 20.0,
-    "upload_s": 16.944444444,
-    "upload_start_s": 20.0,
-    "upload_end_s": 36.944444444,
-    "window_start_s": 36.944444444,
-    "window_end_s": 53.888888888,
-    "resource_block_first": 0,
-    "resource_block_count": 10,
-    "time_slot_first": 40000,
-    "time_slot_count": 33889,
+    **SLOT_EXAMPLE,
+    "cell_id": "default",
     "data_samples": 200,
+    "throughput_bps": 8_640_000.0,
+    "expected_throughput_bps": None,
+    "compute_samples_per_s": 50.0,
+    "expected_compute_samples_per_s": None,
     "outcome": "received",
     "elapsed_s": 54.1,
     "actual_update_s": 20.2,
     "actual_upload_s": 16.9,
     "rejections": 0,
     "last_rejection": None,
+    "weight": 200,
+    "update_norm": 1.38,
+    "statistics_norm": 1.7,
+    "update_scale": 1.0,
+    "statistics_scale": 1.0,
+    "ready_s": None,
+    "granted_s": None,
+    "lapses": 0,
+    "replaces": None,
 }
 _SCHEDULE: dict[str, Any] = {
     "round_id": "round-c9f0f895fb98ab91",
     "policy": "fedcs",
     "round_deadline_s": 180.0,
+    "noise_scale": None,
+    "deadline_tradeoff": None,
+    "upload_size_bytes": 18_300_000,
+    "download_size_bytes": 18_300_000,
+    "update_encoding": "float32",
+    "model_encoding": "float32",
+    "topk_fraction": 0.1,
+    "dispatch": "scheduled",
+    "planning_factor": 1.0,
     "selection_s": 0.0,
     "aggregation_s": 0.0,
     "distribution_s": 16.944444444,
@@ -84,13 +188,25 @@ _SCHEDULE: dict[str, Any] = {
     "total_s": 53.888888888,
     "upper_bound": 1,
     "upper_bound_exact": True,
+    "cells": [
+        {
+            "cell_id": "default",
+            "resource_block_first": 0,
+            "resource_block_count": 10,
+            "distribution_s": 16.944444444,
+            "elapsed_s": 36.944444444,
+        }
+    ],
     "slots": [_SLOT],
     "not_selected": [
         {
             "client_id": "c2",
+            "cell_id": "default",
             "reason": "DEADLINE",
             "throughput_bps": 1_400_000.0,
+            "expected_throughput_bps": None,
             "compute_samples_per_s": 50.0,
+            "expected_compute_samples_per_s": None,
             "data_samples": 500,
             "update_s": 50.0,
             "upload_s": 104.571428571,
@@ -103,20 +219,39 @@ _SCHEDULE: dict[str, Any] = {
 class ScheduleResponse(BaseModel):
     """Who uploads when, and why the others do not. A client sees its own slot only."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [_SCHEDULE]})
+    model_config = response_config(_SCHEDULE)
 
     round_id: RoundId
     policy: PolicyName
-    round_deadline_s: float
+    round_deadline_s: float = Field(description="The deadline of this round.")
+    noise_scale: float | None = Field(description="By which the deadline was chosen; null if it is fixed.")
+    deadline_tradeoff: list[DeadlinePoint] | None = Field(
+        description="The deadlines that were compared; null if it is fixed."
+    )
+    upload_size_bytes: int = Field(description="What was scheduled for each upload.")
+    download_size_bytes: int = Field(description="What was scheduled for the distribution of the model.")
+    update_encoding: UpdateEncoding = Field(description="How updates of this round travel.")
+    model_encoding: ModelEncoding = Field(description="How the model of this round travels.")
+    topk_fraction: float = Field(description="Of each tensor's differences, how many `int8-topk` sends.")
+    dispatch: Dispatch = Field(description="Who uploads next in this round.")
+    planning_factor: float = Field(description="Estimated times were multiplied by it for selection.")
     selection_s: float
     aggregation_s: float
-    distribution_s: float = Field(description="Time to multicast the model to the selected.")
-    elapsed_s: float = Field(description="From the end of the distribution to the last upload.")
-    total_s: float = Field(description="Selection, distribution, uploads and aggregation.")
-    upper_bound: int = Field(description="The most clients any selection could get in.")
+    distribution_s: float = Field(description="Time to multicast the model to the selected; the largest.")
+    elapsed_s: float = Field(description="From the end of the distribution to the last upload; the largest.")
+    total_s: float = Field(
+        description="Selection, distribution and uploads in the cell where they take longest, aggregation."
+    )
+    upper_bound: int = Field(description="The most clients any selection could get in, over all cells.")
     upper_bound_exact: bool = Field(description="Whether so many really fit.")
-    slots: list[RoundSlot]
-    not_selected: list[LeftOutCandidate]
+    cells: list[RoundCellResponse] = Field(description="In the order of their ids. A client sees its own.")
+    slots: list[RoundSlot] = Field(description="In the order of cells, those of a cell in upload order.")
+    not_selected: list[NotSelectedCandidate]
+
+    @property
+    def deadline_s(self) -> float | None:
+        """The deadline, if the policy honours it."""
+        return deadline_of(self.policy, self.round_deadline_s)
 
 
 _ROUND: dict[str, Any] = {
@@ -142,26 +277,27 @@ _ROUND: dict[str, Any] = {
 class RoundSummary(BaseModel):
     """A round and how far it is."""
 
-    model_config = ConfigDict(from_attributes=True, json_schema_extra={"examples": [_ROUND]})
+    model_config = response_config(_ROUND)
 
     round_id: RoundId
     task_id: TaskId
     number: int = Field(description="1 for the task's first.")
     state: RoundState
     outcome: str | None = Field(
-        description="Why it failed: `TOO_FEW_CLIENTS`, `TOO_FEW_UPDATES`, `SCHEDULE_TOO_LONG`, "
-        "`IDLE_TIMEOUT` or `AGGREGATION_FAILED`."
+        description="Why it failed: `TOO_FEW_CLIENTS`, `TOO_FEW_UPDATES`, `IDLE_TIMEOUT` or "
+        "`AGGREGATION_FAILED`."
     )
     model_version: int = Field(description="The version that its clients train.")
-    clients: int = Field(description="K: how many could have been drawn.")
-    asked: int = Field(description="How many were.")
+    clients: int = Field(description="K: the number of eligible clients.")
+    asked: int = Field(description="The number of drawn clients.")
     selected: int
     received: int
     opened_at: Timestamp
     window_ends_at: Timestamp | None = Field(description="Until when reports are awaited.")
     started_at: Timestamp | None = Field(description="Round time 0: when Client Selection began.")
     upload_deadline_at: Timestamp | None = Field(
-        description="When the service closes it; null if it does not."
+        description="Before when updates have to arrive; the service then closes the round, as soon as those "
+        "that did have been checked. Null if it does not."
     )
     ended_at: Timestamp | None
     duration_s: float | None = Field(description="From round time 0 to its end, by the task's clock.")
@@ -170,7 +306,7 @@ class RoundSummary(BaseModel):
 class RoundResponse(RoundSummary):
     """A round with its schedule."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{**_ROUND, "schedule": _SCHEDULE}]})
+    model_config = response_config({**_ROUND, "schedule": _SCHEDULE})
 
     schedule: ScheduleResponse | None = Field(description="Null until clients have been selected.")
 
@@ -178,14 +314,20 @@ class RoundResponse(RoundSummary):
 class ReportAssignment(BaseModel):
     """Report your resources, before the window ends."""
 
+    model_config = ConfigDict(json_schema_serialization_defaults_required=True)
+
     kind: Literal["report"] = "report"
     task_id: TaskId
     round_id: RoundId
     until: Timestamp
+    starts_in_s: float = Field(description="0: report now.")
+    ends_in_s: float = Field(description="Seconds from this answer until the window ends.")
 
 
 class TrainAssignment(BaseModel):
     """Fetch the round's model, train it, and upload the update in your slot."""
+
+    model_config = ConfigDict(json_schema_serialization_defaults_required=True)
 
     kind: Literal["train"] = "train"
     task_id: TaskId
@@ -193,31 +335,73 @@ class TrainAssignment(BaseModel):
     local_epochs: int
     batch_size: int
     learning_rate: float = Field(description="Of this round.")
-    slot: Slot
+    gradient_clip_norm: float | None = Field(
+        description="Shorten the gradient of each batch to this Euclidean norm; null: do not."
+    )
+    local_momentum: float
+    weight_decay: float
+    proximal_mu: float = Field(
+        description="Add this many times the difference to the received model to the gradient."
+    )
+    calibrated_loss: bool = Field(
+        description="Whether to add the logarithm of each class's share in the device's data to the outputs."
+    )
+    slot: CellSlot
     started_at: Timestamp = Field(description="Round time 0, to which the slot refers.")
     upload_deadline_s: float | None = Field(description="In round time; null if there is none.")
+    starts_in_s: float | None = Field(
+        description="Seconds from this answer until the slot begins, by the service's clock; negative: it "
+        "has begun. Null on a simulated clock."
+    )
+    ends_in_s: float | None = Field(description="The same until the slot ends.")
+    model_version: int = Field(description="The version to train.")
+    model_size_bytes: int = Field(description="Of the file to download.")
+    model_digest: str = Field(description="SHA-256 of that file, in hex.")
+    model_encoding: ModelEncoding = Field(description="Of that file.")
+    update_encoding: UpdateEncoding = Field(
+        description="Of the update to send; repeat it in `Fedcs-Encoding`."
+    )
+    topk_fraction: float = Field(description="Of each tensor's differences, how many `int8-topk` sends.")
+    channel: ChannelState | None = Field(
+        description="With `dispatch: on_ready`, whether the channel is granted to this client: upload when "
+        "it is `granted`. `not_ready`: call `POST /rounds/{round_id}/ready` when the update is done. "
+        "null with `scheduled`: upload in the slot."
+    )
+
+
+_DIGEST = "2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae"
 
 
 class AssignmentsResponse(BaseModel):
     """What the client has to do now; empty: nothing."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
+    model_config = response_config(
+        {
+            "assignments": [
                 {
-                    "assignments": [
-                        {
-                            "kind": "train",
-                            "task_id": "task-8f14e45fceea167a",
-                            "round_id": "round-c9f0f895fb98ab91",
-                            "local_epochs": 5,
-                            "batch_size": 50,
-                            "learning_rate": 0.2425,
-                            "slot": {name: _SLOT[name] for name in Slot.model_fields},
-                            "started_at": "2026-01-01T12:00:00Z",
-                            "upload_deadline_s": 180.0,
-                        }
-                    ]
+                    "kind": "train",
+                    "task_id": "task-8f14e45fceea167a",
+                    "round_id": "round-c9f0f895fb98ab91",
+                    "local_epochs": 5,
+                    "batch_size": 50,
+                    "learning_rate": 0.2425,
+                    "gradient_clip_norm": None,
+                    "local_momentum": 0.0,
+                    "weight_decay": 0.0,
+                    "proximal_mu": 0.0,
+                    "calibrated_loss": False,
+                    "slot": {name: _SLOT[name] for name in CellSlot.model_fields},
+                    "started_at": "2026-01-01T12:00:00Z",
+                    "upload_deadline_s": 180.0,
+                    "starts_in_s": 35.2,
+                    "ends_in_s": 52.1,
+                    "model_version": 3,
+                    "model_size_bytes": 18_300_000,
+                    "model_digest": _DIGEST,
+                    "model_encoding": "float32",
+                    "update_encoding": "float32",
+                    "topk_fraction": 0.1,
+                    "channel": None,
                 }
             ]
         }
@@ -226,20 +410,81 @@ class AssignmentsResponse(BaseModel):
     assignments: list[Annotated[ReportAssignment | TrainAssignment, Field(discriminator="kind")]]
 
 
-class UpdateResponse(BaseModel):
-    """An update that counts."""
+class DeclineRequest(BaseModel):
+    """Why the client will not upload in this round."""
 
     model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "round_id": "round-c9f0f895fb98ab91",
-                    "client_id": "c1",
-                    "digest": "2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae",
-                    "size_bytes": 18_300_000,
-                    "data_samples": 200,
-                }
-            ]
+        strict=True,
+        extra="forbid",
+        frozen=True,
+        json_schema_extra={"examples": [{"reason": "The battery is low."}]},
+    )
+
+    reason: Annotated[Name, Field(min_length=1)]
+
+
+class ReadyRequest(BaseModel):
+    """The client's update is done."""
+
+    model_config = request_config({"throughput_bps": 5_100_000})
+
+    throughput_bps: Rate | None = Field(
+        default=None,
+        description="What the client's uplink gives now, for 10 resource blocks. With it the client is "
+        "refused if it can no longer finish.",
+    )
+    elapsed_s: Duration | None = Field(
+        default=None, description="Round time at which the update was done; for simulated clocks only."
+    )
+
+
+class Grant(BaseModel):
+    """The channel of a cell, granted to a client."""
+
+    client_id: ClientId
+    cell_id: CellId
+    granted_s: float = Field(description="In round time.")
+    expires_s: float = Field(description="Round time at which it lapses.")
+
+
+class ChannelResponse(BaseModel):
+    """What a call changed about the channel. On the wall clock a client sees its own grant only."""
+
+    grants: list[Grant] = Field(description="Grants that this call caused.")
+    replacements: list[ClientId] = Field(
+        description="On simulated clocks: clients selected in the place of others that are not ready yet."
+    )
+
+
+class ReadyResponse(ChannelResponse):
+    """Whether the client may upload."""
+
+    model_config = response_config(
+        {
+            "grants": [{"client_id": "c1", "cell_id": "default", "granted_s": 37.1, "expires_s": 39.1}],
+            "replacements": [],
+            "state": "granted",
+        }
+    )
+
+    state: ChannelState = Field(
+        description="`granted`: upload now. `waiting`: another client holds the channel; `GET /assignments` "
+        "tells of the grant. `refused`: the upload would end too late."
+    )
+
+
+class UpdateResponse(ChannelResponse):
+    """An accepted update."""
+
+    model_config = response_config(
+        {
+            "round_id": "round-c9f0f895fb98ab91",
+            "client_id": "c1",
+            "digest": _DIGEST,
+            "size_bytes": 18_300_000,
+            "data_samples": 200,
+            "grants": [],
+            "replacements": [],
         }
     )
 
@@ -248,3 +493,42 @@ class UpdateResponse(BaseModel):
     digest: str = Field(description="SHA-256 of the body, in hex.")
     size_bytes: int
     data_samples: int
+
+
+class TrainingRequest(BaseModel):
+    """Train in the place of a simulated client."""
+
+    model_config = request_config({"round_id": "round-c9f0f895fb98ab91", "client_id": "c1", "partition": 17})
+
+    round_id: RoundId
+    client_id: ClientId
+    partition: PartitionIndex = Field(
+        description="Which part of the task's data set the device holds: drawn with the task's seed and this "
+        "number, of as many samples as the client reported."
+    )
+
+
+class TrainingResponse(BaseModel):
+    """A hosted training and how far it is."""
+
+    model_config = response_config(
+        {
+            "training_id": "training-45c48cce2e2d7fbd",
+            "round_id": "round-c9f0f895fb98ab91",
+            "client_id": "c1",
+            "partition": 17,
+            "state": "waiting",
+            "created_at": "2026-01-01T12:00:00Z",
+            "ended_at": None,
+            "error": None,
+        }
+    )
+
+    training_id: TrainingId
+    round_id: RoundId
+    client_id: ClientId
+    partition: int
+    state: TrainingState
+    created_at: Timestamp
+    ended_at: Timestamp | None
+    error: str | None

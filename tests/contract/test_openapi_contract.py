@@ -13,23 +13,26 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.contract.known_things import Prepared
-from tests.contract.prepared_cell import prepare_cell
-from tests.running_service import OPERATOR_KEY, running_service
+from tests.contract.known_resources import SeedData
+from tests.contract.seed_data import prepare_cell
+from tests.running_service import OPERATOR_KEY, running_service, widen_default_cell
 
 ROOT = Path(__file__).parents[2]
-NO_LIMIT = "1000000/second"
+ALL_PHASES = ("Examples", "Coverage", "Fuzzing", "Stateful")
+QUICK_PHASES = ("Examples", "Fuzzing", "Stateful")
+QUICK = ("--phases", ",".join(QUICK_PHASES).lower(), "--max-examples", "2")
+"""A sample: two requests of each phase for each operation."""
 
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     """A service of its own: schemathesis leaves nothing as it was."""
-    limits = {"operator_rate_limit": NO_LIMIT, "client_rate_limit": NO_LIMIT}
-    with running_service(tmp_path_factory.mktemp("data"), **limits) as client:
+    with running_service(tmp_path_factory.mktemp("data")) as client:
+        widen_default_cell(client)
         yield client
 
 
-def schemathesis(service: httpx.Client, prepared: Prepared, *options: str) -> str:
+def schemathesis(service: httpx.Client, prepared: SeedData, *options: str) -> str:
     """Run it; its report, which must tell of no failure."""
     environment = {"FEDCS_OPERATOR_KEY": OPERATOR_KEY, "FEDCS_PREPARED": json.dumps(prepared)}
     url = str(service.base_url.join("/openapi.json"))
@@ -47,14 +50,24 @@ def schemathesis(service: httpx.Client, prepared: Prepared, *options: str) -> st
     return done.stdout
 
 
-def test_the_service_does_what_its_openapi_document_says(service: httpx.Client) -> None:
-    report = schemathesis(service, prepare_cell(service))
-    for phase in ("Examples", "Coverage", "Fuzzing", "Stateful"):
+@pytest.mark.parametrize(
+    ("phases", "options"),
+    [
+        pytest.param(QUICK_PHASES, QUICK, id="sample"),
+        pytest.param(ALL_PHASES, (), marks=pytest.mark.long, id="all"),
+    ],
+)
+def test_the_service_does_what_its_openapi_document_says(
+    phases: tuple[str, ...], options: tuple[str, ...], service: httpx.Client
+) -> None:
+    report = schemathesis(service, prepare_cell(service), *options)
+    for phase in phases:
         assert f"✅ {phase}" in report, report
     operations = sum(len(path) for path in service.get("/openapi.json").json()["paths"].values())
     assert f"Tested: {operations - 1}" in report, "all but /events"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", ["1", "2"])
 def test_links_lead_through_the_life_of_a_round(service: httpx.Client, seed: str) -> None:
     schemathesis(service, prepare_cell(service), "--phases", "stateful", "--seed", seed)

@@ -6,7 +6,7 @@ from typing import Any, TypedDict, TypeVar
 _T = TypeVar("_T")
 
 
-class Prepared(TypedDict):
+class SeedData(TypedDict):
     """What was there before it began."""
 
     client_keys: dict[str, str]
@@ -15,10 +15,10 @@ class Prepared(TypedDict):
     """The clients selected for each round."""
 
 
-class KnownThings:
+class KnownResources:
     """Grows with every answer."""
 
-    def __init__(self, prepared: Prepared) -> None:
+    def __init__(self, prepared: SeedData) -> None:
         self.client_keys = prepared["client_keys"]
         self.tasks = prepared["tasks"]
         self.rounds = prepared["rounds"]
@@ -27,19 +27,23 @@ class KnownThings:
 
     def learn(self, answer: Any) -> None:
         """Remember what an answer tells of."""
-        for one in answer if isinstance(answer, list) else [answer]:
-            if "api_key" in one and "labels" in one:
-                self.client_keys[one["client_id"]] = one["api_key"]
-            if "round_deadline_s" in one and "task_id" in one and one["task_id"] not in self.tasks:
-                self.tasks.append(one["task_id"])
-            if one.get("schedule") and one["schedule"]["slots"]:
-                self.rounds[one["round_id"]] = [slot["client_id"] for slot in one["schedule"]["slots"]]
-            if "training_id" in one and one["training_id"] not in self.trainings:
-                self.trainings.append(one["training_id"])
+        for item in answer if isinstance(answer, list) else [answer]:
+            if "api_key" in item and "labels" in item:
+                self.client_keys[item["client_id"]] = item["api_key"]
+            if "round_deadline_s" in item and "task_id" in item and item["task_id"] not in self.tasks:
+                self.tasks.append(item["task_id"])
+            if item.get("schedule") and item["schedule"]["slots"]:
+                self.rounds[item["round_id"]] = [slot["client_id"] for slot in item["schedule"]["slots"]]
+            if "training_id" in item and item["training_id"] not in self.trainings:
+                self.trainings.append(item["training_id"])
 
     def forget_client(self, client_id: str) -> None:
-        """It is removed."""
+        """It is removed, or has no key any more."""
         self.client_keys.pop(client_id, None)
+
+    def forget_task(self, task_id: str) -> None:
+        """It is deleted."""
+        self.tasks = [known for known in self.tasks if known != task_id]
 
     def forget_key(self, key_id: str) -> None:
         """It is revoked."""
