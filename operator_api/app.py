@@ -9,30 +9,35 @@ from fastapi import FastAPI
 from fastapi_offline import FastAPIOffline
 
 from operator_api.dashboard import (
+    activity,
     cell_page,
+    clients_page,
+    keys_page,
     live_events,
     login,
     overview,
     round_page,
-    static_files,
+    task_form,
+    task_list,
     task_page,
-    what_if_page,
+    what_if,
 )
-from operator_api.dashboard.wiring import install_dashboard
-from operator_api.openapi import install_openapi
-from operator_api.problems import install_problem_handlers
-from operator_api.request_context import RequestContext
+from operator_api.dashboard.setup import install_dashboard
+from operator_api.openapi import INTRODUCTION, TAGS, install_docs, install_openapi
+from operator_api.problems import WITHOUT_HEAD, install_problem_handlers
+from operator_api.request_context import HeadRequests, RequestContext
 from operator_api.routes import (
     assignments,
+    cells,
     clients,
     events,
     health,
     keys,
     plans,
+    registries,
     reports,
     rounds,
     tasks,
-    tokens,
     trainings,
     updates,
 )
@@ -51,20 +56,25 @@ _ROUTERS = (
     events.router,
     health.router,
     plans.router,
+    registries.router,
     clients.router,
+    cells.router,
     keys.router,
-    tokens.router,
     login.router,
-    static_files.router,
     live_events.router,
     overview.router,
     overview.data,
     cell_page.router,
     cell_page.data,
-    what_if_page.router,
-    what_if_page.data,
+    what_if.router,
+    what_if.data,
+    task_form.router,
+    task_list.router,
     task_page.router,
     task_page.data,
+    clients_page.router,
+    activity.router,
+    keys_page.router,
     round_page.router,
     round_page.data,
 )
@@ -76,7 +86,8 @@ def create_app(service: Service) -> FastAPI:
     @asynccontextmanager
     async def run_parts(app: FastAPI) -> AsyncIterator[None]:  # noqa: ARG001 - FastAPI's signature
         service.reports.start()
-        service.keeper.start()
+        service.arrivals.start()
+        service.reconciler.start()
         await service.hub.start()
         following = asyncio.create_task(service.hub.run())
         yield
@@ -89,8 +100,13 @@ def create_app(service: Service) -> FastAPI:
         title="FedCS Operator",
         summary="Client selection and resource-block scheduling for federated learning at the mobile edge.",
         version=version("fedcs-operator"),
+        description=INTRODUCTION,
+        openapi_tags=TAGS,
+        servers=[{"url": "/", "description": "This service."}],
+        contact={"name": "FedCS Operator"},
+        generate_unique_id_function=lambda route: route.name,
         license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
-        docs_url=f"{root}/docs",
+        docs_url=None,
         redoc_url=None,
         openapi_url=f"{root}/openapi.json",
         static_url=f"{root}/static-docs",
@@ -101,8 +117,10 @@ def create_app(service: Service) -> FastAPI:
     app.state.routes = [route for router in _ROUTERS for route in router.routes]
     for router in _ROUTERS:
         app.include_router(router, prefix=root)
+    app.add_middleware(HeadRequests, without=[f"{root}{path}" for path in WITHOUT_HEAD])
     app.add_middleware(RequestContext, monitoring=service.monitoring)
     install_problem_handlers(app)
     install_dashboard(app, service)
-    install_openapi(app, root)
+    install_docs(app, root)
+    install_openapi(app, root, service.report_limits)
     return app

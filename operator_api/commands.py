@@ -9,8 +9,16 @@ from typing import TextIO
 import click
 
 from services.domain.selection import POLICIES
+from services.tensors.encodings import ENCODINGS, MODEL_ENCODINGS
 
 _OUTPUT = click.Path(dir_okay=False, writable=True, path_type=Path)
+_OF_OTHERS = 0o077
+"""What a file's mode allows its group and all others."""
+_accept_empty_database = click.option(
+    "--accept-empty-database",
+    is_flag=True,
+    help="Start with an empty database although the model store has files, which are then deleted.",
+)
 
 
 @click.command()
@@ -21,25 +29,64 @@ _OUTPUT = click.Path(dir_okay=False, writable=True, path_type=Path)
     type=click.Path(file_okay=False, path_type=Path),
     help="Where everything is kept.  [default: fedcs-data]",
 )
-def up(host: str | None, port: int | None, data_dir: Path | None) -> None:
+@_accept_empty_database
+@click.option("--verbose", is_flag=True, help="Write the log to the terminal, not to a file.")
+def up(
+    host: str | None, port: int | None, data_dir: Path | None, *, accept_empty_database: bool, verbose: bool
+) -> None:
     """Start the whole stack on this machine: the API, a Redis of its own and a worker.
 
-    Prints the URL and an operator key: that in FEDCS_OPERATOR_KEY, else one that is made at the first start
-    and kept in the data directory. With FEDCS_BROKER_URL that broker is used and no Redis started.
+    Prints the URL and, unless FEDCS_OPERATOR_KEY gives one, the operator key that is made at the first start
+    and kept in the data directory. The log is there too, in up.log. With FEDCS_BROKER_URL that broker is used
+    and no Redis started.
     """
-    from operator_api.stack import has_trainer, run_stack
-    from services.announcement import Announcement
+    from operator_api.up import exclusive_use, has_trainer, log_to, run_stack
     from services.settings import EmbeddedSettings, load_settings
+    from services.startup import KEY_FILE, Announcement
 
     settings = load_settings(EmbeddedSettings, host=host, port=port, data_dir=data_dir)
-    key = settings.operator_key.get_secret_value()
+    was_given = "operator_key" in settings.model_fields_set
+    created_key = None if was_given else settings.operator_key.get_secret_value()
+    if settings.data_dir.stat().st_mode & _OF_OTHERS:
+        place = settings.data_dir
+        click.echo(f"Other users can read {place}: `chmod 700 {place}` keeps them out.", err=True)
     if not has_trainer():
         click.echo("No trainer, so jobs will wait: pip install 'fedcs-operator[trainer]' brings it.")
-    run_stack(settings, announce=lambda url: click.echo(Announcement(url, key).text()))
+    log_file = None if verbose else settings.data_dir / "up.log"
+    key_file = None if created_key is None else settings.data_dir / KEY_FILE
+    with exclusive_use(settings.data_dir), log_to(log_file):
+        run_stack(
+            settings,
+            announce=lambda url: click.echo(Announcement(url, created_key, key_file, log_file).text()),
+            accept_empty_database=accept_empty_database,
+        )
 
 
 @click.command()
-def serve() -> None:
+@click.option(
+    "--url",
+    default="http://127.0.0.1:8000",
+    show_default=True,
+    envvar="FEDCS_URL",
+    help="URL of the service.",
+)
+@click.option("--key", required=True, envvar="FEDCS_OPERATOR_KEY", help="Operator key.")
+@click.option("--watch", is_flag=True, help="Show it again every two seconds, until Ctrl-C.")
+def status(url: str, key: str, *, watch: bool) -> None:
+    """Show the health of a running service and its newest tasks."""
+    from rich.console import Console
+
+    from operator_api.status_command import print_status, watch_status
+
+    if watch:
+        watch_status(Console(), url, key)
+    else:
+        print_status(Console(), url, key)
+
+
+@click.command()
+@_accept_empty_database
+def serve(*, accept_empty_database: bool) -> None:
     """Start one API process, set up by FEDCS_* environment variables.
 
     FEDCS_OPERATOR_KEY is required, the others have defaults: FEDCS_DATABASE_URL, FEDCS_MODEL_STORE,
@@ -48,14 +95,26 @@ def serve() -> None:
     from operator_api.server import run_api
     from services.settings import Settings, load_settings
 
-    run_api(load_settings(Settings), announce=lambda url: click.echo(f"Ready at {url}"))
+    run_api(
+        load_settings(Settings),
+        announce=lambda url: click.echo(f"Ready at {url}"),
+        accept_empty_database=accept_empty_database,
+    )
 
 
 @click.command()
 @click.argument("file", type=click.File(encoding="utf-8-sig"))
 @click.option("--policy", type=click.Choice(list(POLICIES)), help="How to select.  [default: fedcs]")
 @click.option("--round-deadline-s", type=float, help="The round must end before this.  [default: 180]")
-@click.option("--model-size-bytes", type=int, help="What each client uploads.  [default: 18300000]")
+@click.option("--model-size-bytes", type=int, help="Of the model.  [default: 18300000]")
+@click.option("--upload-size-bytes", type=int, help="What each client uploads.  [default: the model's size]")
+@click.option(
+    "--download-size-bytes", type=int, help="What each client downloads.  [default: the model's size]"
+)
+@click.option("--update-encoding", type=click.Choice(list(ENCODINGS)), help="How updates travel.")
+@click.option("--model-encoding", type=click.Choice(MODEL_ENCODINGS), help="How clients download the model.")
+@click.option("--adaptive", is_flag=True, help="Choose the deadline; --round-deadline-s is the longest.")
+@click.option("--noise-scale", type=float, help="B in clients, with --adaptive.  [default: 4]")
 @click.option("--local-epochs", type=int, help="Passes over a client's data.  [default: 5]")
 @click.option("--resource-blocks", type=int, help="Resource blocks of the task.  [default: 10]")
 @click.option(
@@ -85,20 +144,23 @@ def plan(
     """
     from rich.console import Console
 
-    from operator_api.plan_file import read_plan_request
-    from operator_api.plan_view import print_plan
+    from operator_api.plan_command import print_plan, read_plan_request
     from operator_api.planning import plan_round
 
     given = {name: value for name, value in options.items() if value is not None}
+    if given.pop("adaptive"):
+        given["deadline_mode"] = "adaptive"
     with Console(stderr=True).status("Planning"):
         request = read_plan_request(file, given)
         planned = plan_round(request)
+        if planned.noise_scale is not None:  # charts and tables show the deadline that was chosen
+            request = request.model_copy(update={"round_deadline_s": planned.round_deadline_s})
         if html:
-            from operator_api.plan_report import render_html
+            from operator_api.plan_command import render_html
 
             html.write_text(render_html(request, planned), encoding="utf-8")
         if png:
-            from services.charts.gantt import draw_gantt
+            from services.gantt import draw_gantt
 
             png.write_bytes(draw_gantt(request, planned, "png"))
     if json_to:

@@ -1,16 +1,79 @@
-"""What routes ask for, as annotated types. All are coroutines: FastAPI would send others through a thread."""
+"""Dependencies of routes: the service, the caller, a page of a list, and idempotent requests."""
 
+import base64
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Annotated
 
-from fastapi import Depends, Header, Request
-from pydantic import Field
+from cryptography.fernet import Fernet, InvalidToken
+from fastapi import Depends, Header, Query, Request, Response
+from pydantic import BaseModel, Field
 from pydantic.json_schema import SkipJsonSchema
+from sqlalchemy.exc import IntegrityError
 
-from operator_api.idempotency import IDEMPOTENCY_KEY, Once
-from operator_api.paging import paging_parameters
 from operator_api.service import Service
 from services.access import Principal
-from services.storage.rows import Paging
+from services.errors import ConflictError, IdempotencyKeyReusedError
+from services.storage.coordination import SavedAnswer
+from services.storage.database import Database, UnitOfWork
+from services.storage.sql import Paging
+
+IDEMPOTENCY_KEY = r"^[\x21-\x7e]{1,255}$"
+
+
+@dataclass(frozen=True)
+class IdempotentRequest:
+    """A request that creates something, once."""
+
+    database: Database
+    principal: Principal
+    key: str | None
+    sealing_text: str
+    request: bytes
+
+    def answer(self, status: int, act: Callable[[UnitOfWork, datetime], BaseModel]) -> Response:
+        """Act and commit, or give the answer of the first time."""
+        try:
+            return self._answer(status, act)
+        except (IntegrityError, ConflictError):
+            if self.key is None:
+                raise
+            return self._answer(status, act)  # the same request came twice at once, and the other was first
+
+    def _answer(self, status: int, act: Callable[[UnitOfWork, datetime], BaseModel]) -> Response:
+        now = self.database.now()
+        with self.database.unit_of_work() as uow:
+            if self.key is not None:
+                saved = uow.idempotency.find(self.principal.key_id, self.key)
+                if saved is not None:
+                    return self._repeat(saved)
+            content = act(uow, now).model_dump_json().encode()
+            if self.key is not None:
+                sealed = SavedAnswer(self._fingerprint(), status, self._seal().encrypt(content))
+                uow.idempotency.add(self.principal.key_id, self.key, sealed, now)
+            uow.commit()
+        return Response(content, status, media_type="application/json")
+
+    def _repeat(self, saved: SavedAnswer) -> Response:
+        if saved.fingerprint != self._fingerprint():
+            raise IdempotencyKeyReusedError(f"The Idempotency-Key {self.key!r} was used for another request.")
+        try:
+            content = self._seal().decrypt(saved.answer)
+        except InvalidToken as error:  # FEDCS_OPERATOR_KEY was another one then, or only one was a token
+            raise IdempotencyKeyReusedError(
+                f"The Idempotency-Key {self.key!r} was used before the caller's key was changed, or once "
+                "with a key and once with a token."
+            ) from error
+        return Response(content, saved.status, media_type="application/json")
+
+    def _fingerprint(self) -> bytes:
+        return hashlib.sha256(self.request).digest()
+
+    def _seal(self) -> Fernet:
+        secret = hashlib.sha256(f"{self.sealing_text}\0{self.key}".encode()).digest()
+        return Fernet(base64.urlsafe_b64encode(secret))
 
 
 async def _service(request: Request) -> Service:
@@ -38,15 +101,23 @@ async def _once(
             description="Make one up, such as a UUID. The same key and body gives the first answer again.",
         ),
     ] = None,
-) -> Once:
-    return Once(
+) -> IdempotentRequest:
+    return IdempotentRequest(
         database=service.database,
         principal=principal,
         key=idempotency_key,
-        sealing_text=service.guard.sealing_text(request, principal),
+        sealing_text=service.authenticator.sealing_text(request, principal),
         request=f"{request.method} {request.url.path}".encode() + b"\0" + await request.body(),
     )
 
 
-OnceDep = Annotated[Once, Depends(_once)]
-PagingDep = Annotated[Paging, Depends(paging_parameters)]
+async def _paging(
+    page: Annotated[int, Query(ge=1, le=1_000_000, description="Which page, from 1.")] = 1,
+    per_page: Annotated[int, Query(ge=1, le=100, description="Items on a page.")] = 20,
+) -> Paging:
+    """Which page is asked for."""
+    return Paging(page, per_page)
+
+
+IdempotentRequestDep = Annotated[IdempotentRequest, Depends(_once)]
+PagingDep = Annotated[Paging, Depends(_paging)]

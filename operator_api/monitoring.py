@@ -1,9 +1,10 @@
-"""What an operator would want an alarm for, as Prometheus metrics.
+"""Prometheus metrics.
 
-States are counted in the database when asked for, so every process gives the same answer; what flows through
-this process is counted as it flows.
+States are counted in the database at each scrape, so every process reports the same values; requests and
+updates are counted in the process that handles them.
 """
 
+from collections import Counter as Counts
 from collections.abc import Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
@@ -11,7 +12,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from services.domain.jobs import JobKind
+from services.protocol.expected_resources import implausible_share
 from services.storage.database import Database
+
+_CHANNEL_DECISIONS = ("granted", "lapsed", "refused", "replaced")
 
 
 class Monitoring:
@@ -24,8 +28,13 @@ class Monitoring:
         self._updates = Counter(
             "fedcs_updates", "Updates by what became of them.", ["outcome"], registry=self._registry
         )
-        for outcome in ("received", "repeated", "late", "rejected"):
+        for outcome in ("received", "repeated", "late", "rejected", "declined"):
             self._updates.labels(outcome)
+        self._bytes_saved = Counter(
+            "fedcs_upload_bytes_saved",
+            "Bytes that encodings saved.",
+            registry=self._registry,
+        )
         self._upload_bytes = Counter(
             "fedcs_upload_bytes", "Bytes of accepted updates.", registry=self._registry
         )
@@ -40,6 +49,15 @@ class Monitoring:
         )
         for kind in JobKind:
             self._expiries.labels(kind.value)
+        self._channel = Counter(
+            "fedcs_channel_decisions",
+            "Decisions about the channel: granted, lapsed, refused, replaced.",
+            ["decision"],
+            registry=self._registry,
+        )
+        for decision in _CHANNEL_DECISIONS:
+            self._channel.labels(decision)
+        database.add_event_listener(self._count_decisions)
         self._requests = Histogram(
             "fedcs_http_request_seconds",
             "Time to answer.",
@@ -51,18 +69,24 @@ class Monitoring:
         """All of them, as Prometheus reads them."""
         return generate_latest(self._registry)
 
-    def update_received(self, size_bytes: int, lateness_s: float) -> None:
-        """An update was accepted."""
+    def update_received(self, size_bytes: int, model_size_bytes: int, lateness_s: float) -> None:
+        """An update to a model of this size was accepted."""
+        self._bytes_saved.inc(max(model_size_bytes - size_bytes, 0))
         self._updates.labels("received").inc()
         self._upload_bytes.inc(size_bytes)
         self._lateness.observe(max(lateness_s, 0.0))
 
     def update_not_received(self, outcome: str) -> None:
-        """An update was ``repeated``, ``late`` or ``rejected``."""
+        """An update was ``repeated``, ``late`` or ``rejected``, or its slot ``declined``."""
         self._updates.labels(outcome).inc()
 
+    def _count_decisions(self, events: Counts[str]) -> None:
+        """Decisions about the channel were committed by this process."""
+        for decision in _CHANNEL_DECISIONS:
+            self._channel.labels(decision).inc(events[f"channel.{decision}"])
+
     def lease_expired(self, kind: JobKind) -> None:
-        """A worker was not heard of in time."""
+        """The lease of a worker expired."""
         self._expiries.labels(kind.value).inc()
 
     def request_answered(self, method: str, route: str, status: int, seconds: float) -> None:
@@ -71,7 +95,7 @@ class Monitoring:
 
 
 class _States(Collector):
-    """Asks the database when it is asked."""
+    """Reads the counts from the database at each scrape."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -82,17 +106,44 @@ class _States(Collector):
     def collect(self) -> Iterator[Metric]:
         with self._database.reading() as store:
             counts = store.counts.take()
+            implausible = implausible_share(store)
             oldest = store.jobs.oldest_unpublished()
+            cells, held = store.cells.all(), store.allocations.held()
+            waiting = store.waiting_tasks.all(self._database.now())
         yield _by("fedcs_rounds", "Rounds by state.", "state", counts.rounds)
         yield _by("fedcs_tasks", "Tasks by state.", "state", counts.tasks)
         yield _by("fedcs_jobs", "Jobs by state.", "state", counts.jobs)
         yield _by("fedcs_open_slots", "Slots of open rounds by outcome.", "outcome", counts.open_slots)
+        yield _by(
+            "fedcs_open_candidates",
+            "Candidates of open rounds by outcome.",
+            "outcome",
+            counts.open_candidates,
+        )
+        yield GaugeMetricFamily(
+            "fedcs_implausible_clients_ratio",
+            "Share of the clients whose newest report is implausible, in a sample.",
+            implausible,
+        )
         yield _by(
             "fedcs_model_accuracy", "Of each task's newest evaluated model.", "task_id", counts.accuracy
         )
         yield GaugeMetricFamily("fedcs_clients", "Enrolled clients.", counts.clients)
         yield CounterMetricFamily(
             "fedcs_selected_clients", "Clients selected in all rounds.", counts.selected
+        )
+        blocks = {cell.cell_id: float(cell.resource_blocks) for cell in cells}
+        yield _by("fedcs_resource_blocks", "Resource blocks of each cell.", "cell_id", blocks)
+        blocks = {cell.cell_id: float(len(held.get(cell.cell_id, ()))) for cell in cells}
+        yield _by("fedcs_resource_blocks_held", "Resource blocks that open rounds hold.", "cell_id", blocks)
+        yield GaugeMetricFamily(
+            "fedcs_tasks_waiting_for_blocks", "Tasks that wait for resource blocks.", len(waiting)
+        )
+        since = min((task.since for task in waiting), default=self._database.now())
+        yield GaugeMetricFamily(
+            "fedcs_longest_block_wait_seconds",
+            "How long the task that has waited longest has waited for resource blocks.",
+            max((self._database.now() - since).total_seconds(), 0.0),
         )
         age_s = 0.0 if oldest is None else (self._database.now() - oldest).total_seconds()
         yield GaugeMetricFamily(

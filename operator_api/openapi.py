@@ -1,4 +1,4 @@
-"""What the OpenAPI document says beyond what FastAPI derives: keys, and problems with their examples."""
+"""Additions to the OpenAPI document that FastAPI derives: security schemes, problems, links, limits."""
 
 import re
 from collections.abc import Mapping
@@ -6,37 +6,23 @@ from http import HTTPStatus
 from typing import Any
 
 from fastapi import FastAPI
+from fastapi.openapi.docs import get_swagger_ui_html, get_swagger_ui_oauth2_redirect_html
+from fastapi.responses import HTMLResponse
 
-from operator_api.security import OAUTH_SCHEME, SECURITY_SCHEME, UNAUTHENTICATED_DETAIL
+from operator_api.problems import status_of
+from operator_api.resource_reports import ReportLimits
+from operator_api.security import LOCATION, OAUTH_SCHEME, SECURITY_SCHEME, UNAUTHENTICATED_DETAIL
 from services.access import Scope
-from services.contract.problems import PROBLEM_MEDIA_TYPE, InvalidParam, Problem
+from services.contract.common import PROBLEM_MEDIA_TYPE, InvalidParam, Problem
 from services.errors import (
-    ConflictError,
     FedCSError,
-    ModelFileMissingError,
-    ModelStoreAwayError,
     NotAllowedError,
-    NotFoundError,
     StorageFullError,
     TooLargeError,
     TooManyRequestsError,
-    UnacceptableError,
 )
 
 Responses = dict[int | str, dict[str, Any]]
-
-STATUS_OF: dict[type[FedCSError], HTTPStatus] = {
-    NotFoundError: HTTPStatus.NOT_FOUND,
-    NotAllowedError: HTTPStatus.FORBIDDEN,
-    ConflictError: HTTPStatus.CONFLICT,
-    UnacceptableError: HTTPStatus.UNPROCESSABLE_ENTITY,
-    ModelStoreAwayError: HTTPStatus.SERVICE_UNAVAILABLE,
-    TooLargeError: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-    TooManyRequestsError: HTTPStatus.TOO_MANY_REQUESTS,
-    ModelFileMissingError: HTTPStatus.SERVICE_UNAVAILABLE,
-    StorageFullError: HTTPStatus.INSUFFICIENT_STORAGE,
-}
-"""What each kind of error means in HTTP."""
 
 UNAUTHENTICATED = Problem(
     title="Unauthorized", status=401, cause="UNAUTHENTICATED", detail=UNAUTHENTICATED_DETAIL
@@ -79,14 +65,64 @@ NOT_READY = Problem(
     detail="disk: 1048576 bytes free, 268435456 wanted",
 )
 
-GUARDED = (UNAUTHENTICATED, NotAllowedError, TooManyRequestsError, NOT_READY)
+INTRODUCTION = """
+Federated learning over a cellular network: the service selects clients that finish in time, gives each a slot
+on the uplink, and averages their updates.
+
+## Authentication
+Send `Authorization: Bearer KEY` with every request. Operator keys look (`read`) or act (`manage`); a client
+key acts for its own client only. `x-access` of each operation says which keys it takes. `POST /oauth2/token`
+gives a short-lived token for a key.
+
+## A round in six calls
+1. `POST /clients` enrols a device and answers its key (operator).
+2. `POST /reports` reports the device's uplink, processor and data (device).
+3. `POST /tasks`, then `POST /rounds` opens a round: clients are selected and scheduled (operator).
+4. `GET /assignments` says what to do and when; `GET /rounds/{round_id}/model` is the model to train (device).
+5. `PUT /rounds/{round_id}/updates/{client_id}` uploads the trained model, a safetensors file (device).
+6. `GET /tasks/{task_id}/models/latest` is the aggregated model (operator).
+
+## Clocks
+Times are in seconds, timestamps RFC 3339 in UTC. A device needs no correct clock: `starts_in_s` and
+`ends_in_s` count from the answer. On a task with a `wall` clock the service's own clock decides. On a
+`simulated` clock, times come with the requests.
+
+## Errors
+Errors are `application/problem+json` (RFC 9457): `detail` is for people, `cause` for programs,
+`invalid_params` names each wrong field. 429 and 503 have `Retry-After`: wait, then send the request again.
+
+## Creating things
+Send an `Idempotency-Key` with a POST that creates: the same key and body gives the first answer again.
+`Location` says where the new thing is. An unknown field or query parameter is refused (422).
+
+## Lists
+Lists have `page` and `per_page`. `Link` names the other pages, `X-Total-Count` the number of all items. Every
+GET can also be sent as HEAD, but for `/events` and `/assignments`.
+"""
+
+TAGS = [
+    {"name": "clients", "description": "Enrol devices, look at them, remove them, and manage their keys."},
+    {"name": "reports", "description": "What devices report about their uplink, processor and data."},
+    {"name": "tasks", "description": "What is trained, on which terms, how it goes, and the models."},
+    {"name": "rounds", "description": "Open rounds, look at their schedules, close them."},
+    {"name": "devices", "description": "What a device calls in a round: assignments, the model, its update."},
+    {"name": "cells", "description": "Cells, their resource blocks, and which round holds which."},
+    {"name": "trainings", "description": "Workers train for simulated devices."},
+    {"name": "planning", "description": "Select and schedule without storing anything."},
+    {"name": "registries", "description": "The names that tasks and plans can use, with their parameters."},
+    {"name": "events", "description": "Every change of state, as it happens."},
+    {"name": "keys", "description": "Operator keys, and tokens for keys."},
+    {"name": "health", "description": "Liveness, readiness and metrics."},
+]
+"""In the order of use."""
+
+GUARDED = (UNAUTHENTICATED, NotAllowedError, INVALID_REQUEST, TooManyRequestsError, NOT_READY)
 """What any operation with a key can answer."""
 JSON_BODY = (
     MALFORMED_JSON,
     TOO_SLOW,
     TooLargeError,
     UNSUPPORTED_MEDIA_TYPE,
-    INVALID_REQUEST,
     StorageFullError,
 )
 """What any operation with a JSON body can answer."""
@@ -96,13 +132,8 @@ NO_CONTENT_ENCODING = Problem(
     cause="UNSUPPORTED_MEDIA_TYPE",
     detail="Send the body as it is: no Content-Encoding is taken.",
 )
-MODEL_IN_BODY = (TOO_SLOW, TooLargeError, NO_CONTENT_ENCODING, INVALID_REQUEST, StorageFullError)
+MODEL_IN_BODY = (TOO_SLOW, TooLargeError, NO_CONTENT_ENCODING, StorageFullError)
 """What any operation with a model as its body can answer."""
-
-
-def status_of(error: type[FedCSError]) -> HTTPStatus:
-    """What an error means in HTTP."""
-    return next(status for kind, status in STATUS_OF.items() if issubclass(error, kind))
 
 
 def problems(*causes: Problem | type[FedCSError]) -> Responses:
@@ -129,23 +160,51 @@ def problems(*causes: Problem | type[FedCSError]) -> Responses:
 def links(status: int, *targets: tuple[str, Mapping[str, str]]) -> Responses:
     """Documentation of what can follow an answer of this status.
 
-    Each target is an operation such as ``GET /tasks/{task_id}``, with what to send there: parameters by
-    name, and as ``body.name`` what goes into the body; values are OpenAPI runtime expressions.
+    Each target is an operation such as ``GET /tasks/{task_id}``, with its parameters by name; values are
+    OpenAPI runtime expressions.
     """
-    return {status: {"links": {_link_name(operation): _link(operation, to) for operation, to in targets}}}
+    return {
+        status: {
+            "links": {
+                _link_name(operation): {"operationId": operation, "parameters": dict(parameters)}
+                for operation, parameters in targets
+            }
+        }
+    }
 
 
 def together(*documented: Responses) -> Responses:
-    """The documentation of responses, in one; of the same status, what each says."""
+    """Merge the documentation of responses; entries of the same status are combined."""
     responses: Responses = {}
-    for one in documented:
-        for status, said in one.items():
-            responses[status] = responses.get(status, {}) | said
+    for part in documented:
+        for status, response in part.items():
+            responses[status] = responses.get(status, {}) | response
     return responses
 
 
-def install_openapi(app: FastAPI, root: str) -> None:
-    """Add the schema that ``problems`` refers to, where ``links`` lead, and how to send a key."""
+def install_docs(app: FastAPI, root: str) -> None:
+    """Serve Swagger UI from the files of ``fastapi_offline``, with a style sheet that knows dark colours."""
+    redirect = app.swagger_ui_oauth2_redirect_url
+    assert redirect is not None
+
+    @app.get(f"{root}/docs", include_in_schema=False)
+    async def show_docs() -> HTMLResponse:
+        return get_swagger_ui_html(
+            openapi_url=f"{root}/openapi.json",
+            title=f"{app.title} - API",
+            oauth2_redirect_url=redirect,
+            swagger_js_url=f"{root}/static-docs/swagger-ui-bundle.js",
+            swagger_css_url=f"{root}/dashboard/static/docs.css",
+            swagger_favicon_url=f"{root}/static-docs/favicon.png",
+        )
+
+    @app.get(redirect, include_in_schema=False)
+    async def finish_docs_login() -> HTMLResponse:
+        return get_swagger_ui_oauth2_redirect_html()
+
+
+def install_openapi(app: FastAPI, root: str, report_limits: ReportLimits) -> None:
+    """Add the schema that ``problems`` refers to, where ``links`` lead, how to send a key, and limits."""
     derive = app.openapi
 
     def openapi() -> dict[str, Any]:
@@ -156,7 +215,12 @@ def install_openapi(app: FastAPI, root: str) -> None:
         schemas = components.setdefault("schemas", {})
         schemas |= schema.pop("$defs")
         schemas["Problem"] = schema
+        report_limits.add_to_schema(schemas["ReportRequest"])
         _resolve_links(document, root)
+        _describe_locations(document)
+        for described in schemas.values():
+            for example in described.get("examples", ()):
+                _restore_nulls(example, described, schemas)
         # FastAPI's own form of a validation error is never sent.
         schemas.pop("HTTPValidationError", None)
         schemas.pop("ValidationError", None)
@@ -194,13 +258,6 @@ def _link_name(operation: str) -> str:
     return re.sub(r"[^A-Za-z0-9]+", "_", operation).strip("_")
 
 
-def _link(operation: str, to: Mapping[str, str]) -> dict[str, Any]:
-    body = {name.removeprefix("body."): value for name, value in to.items() if name.startswith("body.")}
-    parameters = {name: value for name, value in to.items() if not name.startswith("body.")}
-    given = {"parameters": parameters, "requestBody": body}
-    return {"operationId": operation} | {name: value for name, value in given.items() if value}
-
-
 def _resolve_links(document: dict[str, Any], root: str) -> None:
     """Name the operations that links lead to by the ids that FastAPI gave them."""
     ids = {
@@ -214,6 +271,33 @@ def _resolve_links(document: dict[str, Any], root: str) -> None:
                 for link in response.get("links", {}).values():
                     if link["operationId"] not in ids.values():  # the document is kept, and comes here again
                         link["operationId"] = ids[link["operationId"]]
+
+
+def _describe_locations(document: dict[str, Any]) -> None:
+    """Document the header ``Location`` of every operation that creates something."""
+    for operations in document["paths"].values():
+        for operation in operations.values():
+            if template := operation.pop(LOCATION, None):
+                headers = operation["responses"]["201"].setdefault("headers", {})
+                text = f"Where it is found: `{template}`."
+                headers["Location"] = {"description": text, "schema": {"type": "string"}}
+
+
+def _restore_nulls(example: Any, schema: Mapping[str, Any], schemas: Mapping[str, Any]) -> None:
+    """Put back what FastAPI leaves out of examples: fields that are null."""
+    if "$ref" in schema:
+        schema = schemas[schema["$ref"].rpartition("/")[2]]
+    if isinstance(example, list):
+        for item in example:
+            _restore_nulls(item, schema.get("items", {}), schemas)
+    for choice in schema.get("anyOf", ()):
+        _restore_nulls(example, choice, schemas)
+    if isinstance(example, dict) and "properties" in schema:
+        for name in schema.get("required", ()):
+            example.setdefault(name, None)
+        for name, described in schema["properties"].items():
+            if name in example:
+                _restore_nulls(example[name], described, schemas)
 
 
 def _as_problem(cause: Problem | type[FedCSError]) -> Problem:

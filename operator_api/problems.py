@@ -11,17 +11,46 @@ from fastapi.exceptions import RequestValidationError
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.exceptions import HTTPException
 
-from operator_api.openapi import status_of
-from services.contract.problems import PROBLEM_MEDIA_TYPE, InvalidParam, Problem
-from services.errors import FedCSError, SlotNotOpenError, TooManyRequestsError
-from services.storage.database import describe_failure, is_away
+from services.contract.common import PROBLEM_MEDIA_TYPE, InvalidParam, Problem
+from services.errors import (
+    ConflictError,
+    FedCSError,
+    ModelFileMissingError,
+    ModelStoreUnavailableError,
+    NotAllowedError,
+    NotFoundError,
+    RetryLaterError,
+    ServiceBusyError,
+    StorageFullError,
+    TooLargeError,
+    TooManyRequestsError,
+    UnacceptableError,
+)
+from services.storage.database import describe_failure, is_database_unavailable
 
-_MOST_INVALID_PARAMS = 20
+_MAX_INVALID_PARAMS = 20
 _TRY_AGAIN = {"Retry-After": "1"}
-_LONGEST_POINTER = 300
-"""A longer one has names in it that a stranger made up."""
+_MAX_POINTER_LENGTH = 300
+"""A longer pointer contains names that the caller invented."""
+
+WITHOUT_HEAD = frozenset({"/events", "/assignments"})
+"""Paths of which HEAD is not answered: the answer to GET may not end, or come late."""
 
 _log = structlog.get_logger(__name__)
+
+_STATUS_OF: dict[type[FedCSError], HTTPStatus] = {
+    NotFoundError: HTTPStatus.NOT_FOUND,
+    NotAllowedError: HTTPStatus.FORBIDDEN,
+    ConflictError: HTTPStatus.CONFLICT,
+    UnacceptableError: HTTPStatus.UNPROCESSABLE_ENTITY,
+    ModelStoreUnavailableError: HTTPStatus.SERVICE_UNAVAILABLE,
+    TooLargeError: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+    TooManyRequestsError: HTTPStatus.TOO_MANY_REQUESTS,
+    ModelFileMissingError: HTTPStatus.SERVICE_UNAVAILABLE,
+    ServiceBusyError: HTTPStatus.SERVICE_UNAVAILABLE,
+    StorageFullError: HTTPStatus.INSUFFICIENT_STORAGE,
+}
+"""What each kind of error means in HTTP."""
 
 _CAUSE_OF: Mapping[HTTPStatus, str] = {
     HTTPStatus.UNAUTHORIZED: "UNAUTHENTICATED",
@@ -30,6 +59,11 @@ _CAUSE_OF: Mapping[HTTPStatus, str] = {
     HTTPStatus.SERVICE_UNAVAILABLE: "NOT_READY",
 }
 """Other causes are the names of their status."""
+
+
+def status_of(error: type[FedCSError]) -> HTTPStatus:
+    """What an error means in HTTP."""
+    return next(status for kind, status in _STATUS_OF.items() if issubclass(error, kind))
 
 
 def install_problem_handlers(app: FastAPI) -> None:
@@ -59,14 +93,21 @@ def problem_response(
     return Response(problem.model_dump_json(), status, headers=headers, media_type=PROBLEM_MEDIA_TYPE)
 
 
+def invalid_field(path: tuple[str | int, ...], reason: str, value: object) -> RequestValidationError:
+    """The error for a value in the body that only the database can tell to be wrong."""
+    return RequestValidationError(
+        [{"type": "unknown_value", "loc": ("body", *path), "msg": reason, "input": value}]
+    )
+
+
 def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, FedCSError)
     headers = {}
-    if isinstance(error, (SlotNotOpenError, TooManyRequestsError)):
+    if isinstance(error, RetryLaterError):
         headers["Retry-After"] = str(max(math.ceil(error.retry_after_s), 1))
     status = status_of(type(error))
-    if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-        _log.error("the service lacks something", cause=error.cause, error=str(error))
+    if status >= HTTPStatus.INTERNAL_SERVER_ERROR and not isinstance(error, ServiceBusyError):
+        _log.error("a dependency is unavailable", cause=error.cause, error=str(error))
     return problem_response(status, error.cause, str(error), headers=headers)
 
 
@@ -81,11 +122,11 @@ def _http_error(request: Request, error: Exception) -> Response:
 
 
 def _database_failed(request: Request, error: Exception) -> Response:
-    """Nothing was committed, or nobody knows whether: the caller may try again with the same key."""
+    """The transaction may or may not be committed: the caller retries with the same idempotency key."""
     assert isinstance(error, SQLAlchemyError)
-    if not is_away(error):
+    if not is_database_unavailable(error):
         raise error
-    _log.warning("the database cannot be used", error=describe_failure(error))
+    _log.warning("the database is unavailable", error=describe_failure(error))
     status = HTTPStatus.SERVICE_UNAVAILABLE
     detail = "The database cannot be used just now; try again."
     return problem_response(status, _CAUSE_OF[status], detail, headers=_TRY_AGAIN)
@@ -100,12 +141,15 @@ def _allowed_methods(request: Request) -> list[str]:
         if (match := route.path_regex.match(path))
     ]
     fewest = min((variables for variables, _ in found), default=0)
-    return sorted({method for variables, route in found if variables == fewest for method in route.methods})
+    methods = {method for variables, route in found if variables == fewest for method in route.methods}
+    without_head = path in WITHOUT_HEAD or "GET" not in methods
+    return sorted(methods if without_head else methods | {"HEAD"})
 
 
 def _invalid_request(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    errors = error.errors()
+    # An optional value that is wrong is wrong twice for pydantic: "Input should be None" helps nobody.
+    errors = [item for item in error.errors() if item["type"] != "none_required"] or error.errors()
     first = errors[0]
     if first["type"] == "json_invalid":
         return problem_response(
@@ -119,7 +163,7 @@ def _invalid_request(request: Request, error: Exception) -> Response:
             "UNSUPPORTED_MEDIA_TYPE",
             "Send JSON, with the header Content-Type: application/json.",
         )
-    shown = [InvalidParam(param=_param(one), reason=one["msg"]) for one in errors[:_MOST_INVALID_PARAMS]]
+    shown = [InvalidParam(param=_param(item), reason=item["msg"]) for item in errors[:_MAX_INVALID_PARAMS]]
     more = f", and {len(errors) - 1} more" if len(errors) > 1 else ""
     return problem_response(
         HTTPStatus.UNPROCESSABLE_ENTITY,
@@ -130,17 +174,17 @@ def _invalid_request(request: Request, error: Exception) -> Response:
 
 
 def _param(error: Mapping[str, Any]) -> str:
-    """Where in the body it is; a validator of a whole says with ``within`` which part of it it means."""
+    """A JSON pointer into the body; validators of whole objects name the field in ``within``."""
     where, *path = error["loc"]
     if where != "body":
         return str(path[0])
     path += error.get("ctx", {}).get("within", ())
     pointer = "".join(f"/{str(step).replace('~', '~0').replace('/', '~1')}" for step in path)
-    return pointer if len(pointer) <= _LONGEST_POINTER else pointer[: _LONGEST_POINTER - 1] + "…"
+    return pointer if len(pointer) <= _MAX_POINTER_LENGTH else pointer[: _MAX_POINTER_LENGTH - 1] + "…"
 
 
 def bug_response() -> Response:
-    """What a caller is told of a bug: nothing."""
+    """The response to an unhandled exception, without details."""
     return problem_response(
         HTTPStatus.INTERNAL_SERVER_ERROR,
         "INTERNAL_ERROR",

@@ -1,9 +1,10 @@
-"""What surrounds every request: its correlator, its line in the log, security headers, and a net for bugs."""
+"""The outermost middleware: correlator, access log, metrics, security headers, unhandled errors."""
 
 import random
 import re
 import time
 import uuid
+from collections.abc import Collection
 
 import structlog
 from starlette.datastructures import Headers, MutableHeaders
@@ -19,6 +20,7 @@ _OWN_PAGES = (
     "img-src 'self' data:; frame-ancestors 'none'"
 )
 
+_IS_HEAD = "fedcs.is_head"
 _log = structlog.get_logger("operator_api.access")
 
 
@@ -30,7 +32,7 @@ class RequestContext:
         self._monitoring = monitoring
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, and see to it that it is answered and noted."""
+        """Handle a request, log it and count it."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -69,6 +71,31 @@ class RequestContext:
             ms=round(seconds * 1000, 2),
             **scope.get("path_params", {}),
         )
+
+
+class HeadRequests:
+    """Answers HEAD as GET is answered, without the body; not where an answer may take for ever."""
+
+    def __init__(self, app: ASGIApp, without: Collection[str]) -> None:
+        self._app = app
+        self._without = frozenset(without)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a HEAD request on as GET, and its answer back without the body."""
+        if scope["type"] != "http" or scope["method"] != "HEAD" or scope["path"] in self._without:
+            await self._app(scope, receive, send)
+            return
+
+        async def send_without_body(message: Message) -> None:
+            is_body = message["type"] == "http.response.body"
+            await send({**message, "body": b""} if is_body else message)
+
+        await self._app({**scope, "method": "GET", _IS_HEAD: True}, receive, send_without_body)
+
+
+def is_head(scope: Scope) -> bool:
+    """Whether a request that came as HEAD is answered as GET is."""
+    return bool(scope.get(_IS_HEAD))
 
 
 def _new_correlator() -> str:

@@ -11,20 +11,19 @@ from types import FrameType
 import uvicorn
 
 from operator_api.app import create_app
-from operator_api.connections import connections_up_to
+from operator_api.request_limits import connections_up_to
 from operator_api.service import Service, bootstrap
 from services.errors import SettingsError
-from services.heap import keep_heap_small
 from services.logs import set_up_logs
 from services.settings import Settings
 
-_LONGEST_GOODBYE_S = 10
-_OBJECTS_BETWEEN_LOOKS = 50_000
+_SHUTDOWN_TIMEOUT_S = 10
+_GC_THRESHOLD = 50_000
 _NOTHING = nullcontext()
 
 
 class _Server(uvicorn.Server):
-    """Tells when it has begun to answer, and lets those go who wait when it ends."""
+    """Calls ``announce`` after start-up, and ends long polls and streams at shutdown."""
 
     def __init__(self, config: uvicorn.Config, service: Service, announce: Callable[[], None]) -> None:
         super().__init__(config)
@@ -44,19 +43,20 @@ def run_api(
     settings: Settings,
     announce: Callable[[str], None],
     beside: AbstractContextManager[object] = _NOTHING,
+    *,
+    accept_empty_database: bool = False,
 ) -> None:
     """Serve until a signal comes; ``announce`` is given the URL once requests are answered.
 
-    What runs ``beside`` is entered when the database has its newest shape, and left when serving has ended.
+    What runs ``beside`` is entered when the database is migrated, and left when serving has ended.
     """
     # uvicorn shuts down on SIGTERM and then raises it again, which is no reason to fail.
     signal.signal(signal.SIGTERM, _exit_quietly)
-    keep_heap_small()
     listening = _listen(settings.host, settings.port)
     host, port = listening.getsockname()[:2]
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}{settings.api_root}"
     set_up_logs()
-    service = bootstrap(settings)
+    service = bootstrap(settings, accept_empty_database=accept_empty_database)
     app = create_app(service)
     spare_the_collector()
     config = uvicorn.Config(
@@ -66,7 +66,7 @@ def run_api(
         log_config=None,
         access_log=False,
         server_header=False,
-        timeout_graceful_shutdown=_LONGEST_GOODBYE_S,
+        timeout_graceful_shutdown=_SHUTDOWN_TIMEOUT_S,
     )
     try:
         with beside:
@@ -78,14 +78,14 @@ def run_api(
 
 
 def spare_the_collector() -> None:
-    """Set all that was made so far apart, for good, and let a whole batch of reports be made between looks.
+    """Freeze the objects of start-up, and raise the threshold above the objects of a batch of reports.
 
-    Else each large batch makes the garbage collector go through every imported module as well, which takes
-    longer than the batch.
+    Otherwise each large batch makes the garbage collector traverse every imported module, which takes longer
+    than the batch.
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(_OBJECTS_BETWEEN_LOOKS)
+    gc.set_threshold(_GC_THRESHOLD)
 
 
 def _listen(host: str, port: int) -> socket.socket:

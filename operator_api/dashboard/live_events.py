@@ -1,6 +1,6 @@
 """``GET /dashboard/events``: for the pages that are open, what ``/events`` tells, for a session."""
 
-from collections.abc import AsyncIterator
+from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Request
@@ -10,7 +10,7 @@ from operator_api.dashboard.page_route import DataRoute, SessionNeededError, adm
 from operator_api.dependencies import ServiceDep
 from operator_api.event_stream import EventStream, follow_as_text
 from operator_api.security import Access, access
-from services.contract.fields import RoundId, TaskId
+from services.contract.common import RoundId, TaskId
 
 router = APIRouter(route_class=DataRoute, include_in_schema=False)
 
@@ -31,15 +31,14 @@ async def follow_for_page(
     ``after`` is for a script that connects anew; a browser that does so by itself sends ``Last-Event-ID``.
     """
     position = after if last_event_id is None else last_event_id
-    parts = follow_as_text(service.hub, position, task_id, round_id, named=False)
-    return EventStream(_while_session_lasts(request, parts))
+    is_admitted = partial(_has_session, request)
+    return EventStream(follow_as_text(service.hub, is_admitted, position, task_id, round_id, named=False))
 
 
-async def _while_session_lasts(request: Request, parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """It may end while the stream is silent."""
-    async for part in parts:
-        try:
-            await admit_session(request)
-        except SessionNeededError:
-            return
-        yield part
+async def _has_session(request: Request) -> bool:
+    """Whether the session lasts: it may end while the stream is open."""
+    try:
+        await admit_session(request)
+    except SessionNeededError:
+        return False
+    return True

@@ -1,17 +1,78 @@
-"""``/dashboard/login`` and ``/dashboard/logout``: a session for an operator's key."""
+"""``/dashboard/login`` and ``/dashboard/logout``, and the session cookie that they set and delete."""
 
+import base64
+import hashlib
+import hmac
 import math
+from functools import cached_property
 from typing import Annotated
 
+from cryptography.fernet import Fernet, InvalidToken
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import RedirectResponse
+from pydantic import SecretStr
 
+from operator_api.access_tokens import derive_secret
 from operator_api.dashboard.page_route import FormDep, PageRoute
 from operator_api.dashboard.rendering import render
 from operator_api.dependencies import ServiceDep
 from operator_api.security import Access, access
-from services.access import Scope
+from services.access import Principal, Scope
 from services.errors import NotAllowedError, TooManyRequestsError
+
+COOKIE = "fedcs_session"
+SESSION_S = 12 * 3600
+"""How long a session lasts: a shift."""
+
+
+class Sessions:
+    """Begins sessions, recognises and ends them."""
+
+    def __init__(self, operator_key: SecretStr, root: str) -> None:
+        self._operator_key = operator_key
+        self._path = root or "/"
+
+    def begin(self, request: Request, response: Response, principal: Principal) -> None:
+        """Give the browser a session for the holder of a key."""
+        response.set_cookie(
+            COOKIE,
+            self._seal.encrypt(principal.key_id.encode()).decode(),
+            max_age=SESSION_S,
+            path=self._path,
+            secure=request.url.scheme == "https",
+            httponly=True,
+            samesite="strict",
+        )
+
+    def end(self, response: Response) -> None:
+        """Have the browser forget its session."""
+        response.delete_cookie(COOKIE, path=self._path, httponly=True, samesite="strict")
+
+    def key_id(self, request: Request) -> str | None:
+        """The id of the key with which the session of a request was begun; none without a valid session."""
+        try:
+            sealed = request.cookies.get(COOKIE, "").encode()
+            return self._seal.decrypt(sealed, ttl=SESSION_S).decode()
+        except InvalidToken:
+            return None
+
+    def csrf_token(self, request: Request) -> str:
+        """What a form of this session has to send along: only our own pages know it."""
+        cookie = request.cookies.get(COOKIE, "")
+        return hmac.new(self._secrets[32:], cookie.encode(), hashlib.sha256).hexdigest()
+
+    def is_csrf_token(self, request: Request, token: str) -> bool:
+        """Whether a form comes from a page of this session."""
+        return hmac.compare_digest(self.csrf_token(request).encode(), token.encode())
+
+    @cached_property
+    def _seal(self) -> Fernet:
+        return Fernet(base64.urlsafe_b64encode(self._secrets[:32]))
+
+    @cached_property
+    def _secrets(self) -> bytes:
+        return derive_secret(self._operator_key, "dashboard session", 64)
+
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 
@@ -38,9 +99,9 @@ async def log_in(request: Request, form: FormDep, service: ServiceDep) -> Respon
         response = _form(request, 429, next_path, str(error))
         response.headers["Retry-After"] = str(max(math.ceil(error.retry_after_s), 1))
         return response
-    principal = await service.guard.holder(form.get("key", "").strip())
+    principal = await service.authenticator.holder(form.get("key", "").strip())
     if principal is None or principal.scope is Scope.CLIENT:
-        dashboard.failures.note_failure(address)
+        dashboard.failures.hit(address)
         return (
             _form(request, 401, next_path, _WRONG_KEY)
             if principal is None

@@ -16,14 +16,15 @@ from fastapi.responses import RedirectResponse
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 
-from operator_api.body_limit import with_body_limit
 from operator_api.dashboard.rendering import render
-from operator_api.openapi import status_of
-from operator_api.security import Access, authorise, log_caller
+from operator_api.problems import status_of
+from operator_api.request_limits import with_body_limit
+from operator_api.security import Access, authorise, log_caller, note_authenticated
 from services.errors import FedCSError, NotAllowedError
 
-_MOST_FORM_BYTES = 64 * 1024
-_MOST_FIELDS = 200
+_MAX_FORM_BYTES = 64 * 1024
+_MAX_FIELDS = 200
+_MAX_NUMBER_LENGTH = 32
 _SAFE_METHODS = {"GET", "HEAD"}
 
 
@@ -45,7 +46,7 @@ class DataRoute(APIRoute):
         allowed = frozenset(self.openapi_extra["x-access"])
 
         async def guarded(request: Request) -> Response:
-            limited = with_body_limit(request, _MOST_FORM_BYTES)
+            limited = with_body_limit(request, _MAX_FORM_BYTES)
             await _admit(limited, allowed)
             return await handle(limited)
 
@@ -80,11 +81,12 @@ class PageRoute(DataRoute):
 
 
 async def admit_session(request: Request) -> None:
-    """Find out who is looking; refuse a session that has expired, or whose key was revoked."""
+    """Set the principal of the session; refuse an expired session or a revoked key."""
     key_id = request.app.state.dashboard.sessions.key_id(request)
-    principal = None if key_id is None else await request.app.state.service.guard.holder_of_id(key_id)
+    principal = None if key_id is None else await request.app.state.service.authenticator.holder_of_id(key_id)
     if principal is None:
         raise SessionNeededError
+    note_authenticated(request)
     request.state.principal = principal
 
 
@@ -95,11 +97,23 @@ async def read_form(request: Request) -> Mapping[str, str]:
             parse_qsl(
                 (await request.body()).decode(errors="replace"),
                 keep_blank_values=True,
-                max_num_fields=_MOST_FIELDS,
+                max_num_fields=_MAX_FIELDS,
             )
         )
     except ValueError as error:
         raise HTTPException(400, "The form has too many fields.") from error
+
+
+def as_number(text: str) -> int | float | str:
+    """A number if it is one; what is none is for the contract to refuse."""
+    if len(text) > _MAX_NUMBER_LENGTH:
+        return text
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
 
 
 FormDep = Annotated[Mapping[str, str], Depends(read_form)]
@@ -111,7 +125,7 @@ async def _admit(request: Request, allowed: frozenset[str]) -> None:
     await admit_session(request)
     principal = request.state.principal
     log_caller(principal)
-    request.app.state.service.guard.count(principal)
+    request.app.state.service.authenticator.count(principal)
     authorise(principal, allowed)
     if request.method not in _SAFE_METHODS:
         await _check_token(request)

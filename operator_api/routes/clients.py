@@ -8,12 +8,23 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic.json_schema import SkipJsonSchema
 
-from operator_api.dependencies import OnceDep, PagingDep, PrincipalDep, ServiceDep
-from operator_api.openapi import GUARDED, INVALID_REQUEST, JSON_BODY, links, problems, together
-from operator_api.paging import PAGED, answer_page
-from operator_api.security import Access, GuardedRoute, access, require_client
+from operator_api.client_view import client_response, client_responses
+from operator_api.dependencies import IdempotentRequestDep, PagingDep, PrincipalDep, ServiceDep
+from operator_api.openapi import GUARDED, JSON_BODY, links, problems, together
+from operator_api.responses import PAGED, answer_page
+from operator_api.routes.cells import require_cells
+from operator_api.routes.keys import new_key_response
+from operator_api.security import (
+    Access,
+    AuthenticatedRoute,
+    access,
+    created_at,
+    require_client,
+    unauthenticated,
+)
 from services.access import ApiKey, Scope, make_key
 from services.contract.clients import (
+    ClientChangeRequest,
     ClientKeyRequest,
     ClientResponse,
     EnrolmentBatchRequest,
@@ -21,19 +32,24 @@ from services.contract.clients import (
     EnrolmentRequest,
     EnrolmentResponse,
     NewKeyResponse,
-    TrackRecordResponse,
 )
-from services.contract.fields import ClientId
+from services.contract.common import CellId, ClientId
 from services.contract.reports import ReportResponse
-from services.errors import ClientExistsError, ClientNotFoundError, IdempotencyKeyReusedError
+from services.errors import (
+    ClientExistsError,
+    ClientNotFoundError,
+    IdempotencyKeyReusedError,
+    TooManyKeysError,
+)
+from services.key_management import add_client_key, revoke_client_keys, rotate_key
 from services.protocol.aggregation import drop_client
-from services.storage.clients import Client, TrackRecord
+from services.storage.clients import Client
 from services.storage.database import UnitOfWork
-from services.storage.rows import Page
+from services.storage.sql import Page
 
-router = APIRouter(tags=["clients"], route_class=GuardedRoute)
+router = APIRouter(tags=["clients"], route_class=AuthenticatedRoute)
 
-ClientPath = Annotated[ClientId, Path()]
+ClientPath = Annotated[ClientId, Path(description="The id of a client.")]
 
 _THIS_CLIENT = {"client_id": "$response.body#/client_id"}
 
@@ -43,23 +59,29 @@ _THIS_CLIENT = {"client_id": "$response.body#/client_id"}
     summary="Enrol a client",
     status_code=201,
     response_model=EnrolmentResponse,
-    openapi_extra=access(Access.MANAGE),
+    openapi_extra=access(Access.MANAGE) | created_at("/clients/{client_id}"),
     responses=together(
         problems(*GUARDED, *JSON_BODY, ClientExistsError, IdempotencyKeyReusedError),
         links(
             201,
             ("GET /clients/{client_id}", _THIS_CLIENT),
             ("GET /clients/{client_id}/reports", _THIS_CLIENT),
+            ("PATCH /clients/{client_id}", _THIS_CLIENT),
             ("POST /clients/{client_id}/keys", _THIS_CLIENT),
-            ("POST /reports", {"body.client_id": "$response.body#/client_id"}),
+            ("DELETE /clients/{client_id}/keys", _THIS_CLIENT),
             ("DELETE /keys/{key_id}", {"key_id": "$response.body#/key_id"}),
             ("DELETE /clients/{client_id}", _THIS_CLIENT),
         ),
     ),
 )
-def enrol_client(body: EnrolmentRequest, once: OnceDep) -> Response:
+def enrol_client(body: EnrolmentRequest, idempotent: IdempotentRequestDep) -> Response:
     """Let a client take part. Its key is shown in this answer only."""
-    return once.answer(201, lambda uow, now: _enrol(uow, [body], now)[0])
+
+    def enrol(uow: UnitOfWork, now: datetime) -> EnrolmentResponse:
+        require_cells(uow, [(("cell_id",), body.cell_id)])
+        return enrol_all(uow, [body], now)[0]
+
+    return idempotent.answer(201, enrol)
 
 
 @router.post(
@@ -67,19 +89,25 @@ def enrol_client(body: EnrolmentRequest, once: OnceDep) -> Response:
     summary="Enrol many clients",
     status_code=201,
     response_model=EnrolmentBatchResponse,
-    openapi_extra=access(Access.MANAGE),
+    openapi_extra=access(Access.MANAGE) | created_at("/clients"),
     responses=problems(*GUARDED, *JSON_BODY, ClientExistsError, IdempotencyKeyReusedError),
 )
-def enrol_clients(body: EnrolmentBatchRequest, once: OnceDep) -> Response:
+def enrol_clients(body: EnrolmentBatchRequest, idempotent: IdempotentRequestDep) -> Response:
     """Enrol up to 10,000 clients: all of them, or none."""
-    return once.answer(201, lambda uow, now: EnrolmentBatchResponse(clients=_enrol(uow, body.clients, now)))
+
+    def enrol(uow: UnitOfWork, now: datetime) -> EnrolmentBatchResponse:
+        named = [(("clients", place, "cell_id"), one.cell_id) for place, one in enumerate(body.clients)]
+        require_cells(uow, named)
+        return EnrolmentBatchResponse(clients=enrol_all(uow, body.clients, now))
+
+    return idempotent.answer(201, enrol)
 
 
 @router.get(
     "/clients",
     summary="List clients",
     openapi_extra=access(Access.READ),
-    responses=PAGED | problems(*GUARDED, INVALID_REQUEST),
+    responses=PAGED | problems(*GUARDED),
 )
 def list_clients(
     request: Request,
@@ -95,29 +123,45 @@ def list_clients(
             examples=[["vehicle=bus"]],
         ),
     ] = None,
+    cell_id: Annotated[CellId | SkipJsonSchema[None], Query(description="Only those in this cell.")] = None,
 ) -> Sequence[ClientResponse]:
     """The enrolled clients, in the order of their enrolment."""
-    asked = {one.partition("=")[::2] for one in label or ()}
+    asked = {text.partition("=")[::2] for text in label or ()}
     labels = dict(asked)
     with service.database.reading() as store:
         has_two_values = len(labels) < len(asked)  # which no client has
-        found = Page[Client]([], 0) if has_two_values else store.clients.page(paging, labels)
-        records = store.clients.track_records([client.client_id for client in found.items])
-        return answer_page(
-            request, response, paging, found, lambda client: _response(client, records[client.client_id])
-        )
+        found = Page[Client]([], 0) if has_two_values else store.clients.page(paging, labels, cell_id)
+        shown = client_responses(store, found.items)
+        return answer_page(request, response, paging, found, lambda client: shown[client.client_id])
 
 
 @router.get(
     "/clients/{client_id}",
     summary="Show a client",
     openapi_extra=access(Access.READ),
-    responses=problems(*GUARDED, INVALID_REQUEST, ClientNotFoundError),
+    responses=problems(*GUARDED, ClientNotFoundError),
 )
 def get_client(client_id: ClientPath, service: ServiceDep) -> ClientResponse:
-    """One client, with how well its reports told what it would do."""
+    """A client, with the accuracy of its past reports and its share in running tasks."""
     with service.database.reading() as store:
-        return _response(store.clients.get(client_id), store.clients.track_records([client_id])[client_id])
+        return client_response(store, store.clients.get(client_id))
+
+
+@router.patch(
+    "/clients/{client_id}",
+    summary="Change a client",
+    openapi_extra=access(Access.MANAGE),
+    responses=problems(*GUARDED, *JSON_BODY, ClientNotFoundError),
+)
+def change_client(client_id: ClientPath, body: ClientChangeRequest, service: ServiceDep) -> ClientResponse:
+    """Put a client into another cell, or give it other labels. Open rounds go on as planned."""
+    with service.database.unit_of_work() as uow:
+        if body.cell_id is not None:
+            require_cells(uow, [(("cell_id",), body.cell_id)])
+        client = uow.clients.change(client_id, cell_id=body.cell_id, labels=body.labels)
+        answer = client_response(uow, client)
+        uow.commit()
+    return answer
 
 
 @router.delete(
@@ -125,25 +169,21 @@ def get_client(client_id: ClientPath, service: ServiceDep) -> ClientResponse:
     summary="Remove a client",
     status_code=204,
     openapi_extra=access(Access.MANAGE),
-    responses=problems(*GUARDED, INVALID_REQUEST, ClientNotFoundError),
+    responses=problems(*GUARDED, ClientNotFoundError),
 )
 def remove_client(client_id: ClientPath, service: ServiceDep) -> None:
     """Forget a client, its keys and its reports. Rounds do not wait for it any more; their record stays."""
-    now = service.database.now()
     with service.database.unit_of_work() as uow:
-        for round_ in uow.rounds.open_for(client_id):
-            drop_client(uow, client_id, round_.round_id, now)
-        uow.clients.remove(client_id)
-        uow.events.record("client.removed", now, client_id=client_id)
+        forget_client(uow, client_id, service.database.now())
         uow.commit()
-    service.guard.forget()
+    service.authenticator.forget_all()
 
 
 @router.get(
     "/clients/{client_id}/reports",
     summary="List a client's reports",
     openapi_extra=access(Access.READ, Access.CLIENT),
-    responses=PAGED | problems(*GUARDED, INVALID_REQUEST, ClientNotFoundError),
+    responses=PAGED | problems(*GUARDED, ClientNotFoundError),
 )
 def list_reports(
     client_id: ClientPath,
@@ -168,42 +208,73 @@ def list_reports(
 
 @router.post(
     "/clients/{client_id}/keys",
-    summary="Make a further key for a client",
+    summary="Make a key for a client",
     status_code=201,
     response_model=NewKeyResponse,
-    openapi_extra=access(Access.MANAGE, Access.CLIENT),
+    openapi_extra=access(Access.MANAGE, Access.CLIENT) | created_at("/keys/{key_id}"),
     responses=together(
-        problems(*GUARDED, *JSON_BODY, ClientNotFoundError, IdempotencyKeyReusedError),
+        problems(*GUARDED, *JSON_BODY, ClientNotFoundError, TooManyKeysError, IdempotencyKeyReusedError),
         links(201, ("DELETE /keys/{key_id}", {"key_id": "$response.body#/key_id"})),
     ),
 )
 def make_client_key(
-    client_id: ClientPath, body: ClientKeyRequest, once: OnceDep, principal: PrincipalDep
+    client_id: ClientPath, body: ClientKeyRequest, idempotent: IdempotentRequestDep, principal: PrincipalDep
 ) -> Response:
-    """To change a key: make a new one, use it, and revoke the old one."""
+    """For an operator: a further key, up to five for each client. For the client itself: its next key.
+
+    A client rotates its key with this. The key it asks with works until the new one, named in the answer, is
+    first used, and ends then; if the answer is lost, ask again. A key that is asked for again takes the place
+    of the one before, if that one was not used.
+    """
     require_client(principal, client_id)
 
     def make(uow: UnitOfWork, now: datetime) -> NewKeyResponse:
-        client = uow.clients.get(client_id)
-        new = make_key()
-        kept = ApiKey(new.key_id, new.digest, Scope.CLIENT, body.name, now, client_id)
-        uow.keys.add([kept], {client_id: client.serial})
-        return NewKeyResponse(
-            key_id=new.key_id,
-            name=body.name,
-            scope=Scope.CLIENT,
-            client_id=client_id,
-            created_at=now,
-            revoked_at=None,
-            api_key=new.text,
-        )
+        if principal.scope is Scope.CLIENT:
+            made = rotate_key(uow, client_id, principal.key_id, body.name, now)
+        else:
+            made = add_client_key(uow, client_id, body.name, now)
+        if made is None:
+            raise unauthenticated()
+        return new_key_response(*made)
 
-    return once.answer(201, make)
+    return idempotent.answer(201, make)
 
 
-def _enrol(uow: UnitOfWork, asked: Sequence[EnrolmentRequest], now: datetime) -> list[EnrolmentResponse]:
-    labels = {one.client_id or f"client-{secrets.token_hex(8)}": one.labels for one in asked}
-    serials = uow.clients.add(labels, now)
+@router.delete(
+    "/clients/{client_id}/keys",
+    summary="Revoke all keys of a client",
+    status_code=204,
+    openapi_extra=access(Access.MANAGE),
+    responses=problems(*GUARDED, ClientNotFoundError),
+)
+def end_client_keys(client_id: ClientPath, service: ServiceDep) -> None:
+    """End every key of a client, with their tokens and open requests. The client stays enrolled.
+
+    This is what to do when a client's key has leaked: whoever had it may have rotated it. Then make a new key
+    for the client. To call it again changes nothing.
+    """
+    with service.database.unit_of_work() as uow:
+        ended = revoke_client_keys(uow, client_id, service.database.now())
+        uow.commit()
+    service.authenticator.forget(ended)
+
+
+def forget_client(uow: UnitOfWork, client_id: str, now: datetime) -> None:
+    """Delete a client; its open rounds do not wait for it any more."""
+    for round_ in uow.rounds.open_for(client_id):
+        drop_client(uow, client_id, round_.round_id, now)
+    uow.clients.remove(client_id)
+    uow.events.record("client.removed", now, client_id=client_id)
+
+
+def enrol_all(
+    uow: UnitOfWork, requests: Sequence[EnrolmentRequest], now: datetime
+) -> list[EnrolmentResponse]:
+    """Enrol clients, with a key each."""
+    enrolments = {request.client_id or f"client-{secrets.token_hex(8)}": request for request in requests}
+    labels = {client_id: request.labels for client_id, request in enrolments.items()}
+    cell_ids = {client_id: request.cell_id for client_id, request in enrolments.items()}
+    serials = uow.clients.add(labels, now, cell_ids)
     keys = {client_id: make_key() for client_id in labels}
     kept = [
         ApiKey(key.key_id, key.digest, Scope.CLIENT, "", now, client_id) for client_id, key in keys.items()
@@ -213,19 +284,11 @@ def _enrol(uow: UnitOfWork, asked: Sequence[EnrolmentRequest], now: datetime) ->
     return [
         EnrolmentResponse(
             client_id=client_id,
-            labels=own,
+            labels=request.labels,
+            cell_id=request.cell_id,
             enrolled_at=now,
             key_id=keys[client_id].key_id,
             api_key=keys[client_id].text,
         )
-        for client_id, own in labels.items()
+        for client_id, request in enrolments.items()
     ]
-
-
-def _response(client: Client, record: TrackRecord) -> ClientResponse:
-    return ClientResponse(
-        client_id=client.client_id,
-        labels=dict(client.labels),
-        enrolled_at=client.enrolled_at,
-        record=TrackRecordResponse.model_validate(record, from_attributes=True),
-    )

@@ -5,45 +5,46 @@ from typing import Literal
 
 from fastapi import APIRouter, HTTPException, Request, Response
 from fastapi.concurrency import run_in_threadpool
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 from sqlalchemy.exc import SQLAlchemyError
 
 from operator_api.dependencies import ServiceDep
-from operator_api.openapi import GUARDED, NOT_READY, Responses, problems
-from operator_api.security import Access, GuardedRoute, access, authorise
+from operator_api.openapi import GUARDED, INVALID_REQUEST, NOT_READY, Responses, problems
+from operator_api.security import Access, AuthenticatedRoute, access, authorise
 from operator_api.service import Service
-from services.errors import ModelStoreAwayError
+from services.contract.common import response_config
+from services.domain.jobs import describe_problems
+from services.errors import ModelStoreUnavailableError
 from services.storage.database import describe_failure
 from services.storage.migration import is_up_to_date
 
-router = APIRouter(tags=["health"], route_class=GuardedRoute)
+_NO_WORKERS = "none is running"
+
+router = APIRouter(tags=["health"], route_class=AuthenticatedRoute)
 
 
 class Alive(BaseModel):
     """The process answers."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"status": "alive"}]})
+    model_config = response_config({"status": "alive"})
 
     status: Literal["alive"] = "alive"
 
 
 class Ready(BaseModel):
-    """The process can do its work. `degraded`: it can, but workers are not woken up."""
+    """The process can work. `degraded`: it works, but without a broker, or a worker cannot run all jobs."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "status": "ready",
-                    "checks": {
-                        "database": "ok",
-                        "migrations": "ok",
-                        "disk": "ok",
-                        "model_store": "ok",
-                        "broker": "ok",
-                    },
-                }
-            ]
+    model_config = response_config(
+        {
+            "status": "ready",
+            "checks": {
+                "database": "ok",
+                "migrations": "ok",
+                "disk": "ok",
+                "model_store": "ok",
+                "broker": "ok",
+                "workers": "ok",
+            },
         }
     )
 
@@ -51,15 +52,26 @@ class Ready(BaseModel):
     checks: dict[str, str]
 
 
-@router.get("/healthz", summary="Liveness", openapi_extra=access(Access.OPEN))
+@router.get(
+    "/healthz", summary="Liveness", openapi_extra=access(Access.OPEN), responses=problems(INVALID_REQUEST)
+)
 async def is_alive() -> Alive:
     """Answer as long as the process can."""
     return Alive()
 
 
-@router.get("/readyz", summary="Readiness", openapi_extra=access(Access.OPEN), responses=problems(NOT_READY))
+@router.get(
+    "/readyz",
+    summary="Readiness",
+    openapi_extra=access(Access.OPEN),
+    responses=problems(INVALID_REQUEST, NOT_READY),
+)
 def is_ready(service: ServiceDep) -> Ready:
-    """Check what the service depends on. Without a broker it still takes and keeps everything: `degraded`."""
+    """Check what the service depends on.
+
+    It is `degraded` without a broker, when it still accepts and stores everything, and while a worker cannot
+    run all jobs. `workers` then names the host and its problem.
+    """
     broker = service.publisher.state()
     checks = {
         "database": _check_database(service),
@@ -67,8 +79,10 @@ def is_ready(service: ServiceDep) -> Ready:
         "disk": _check_disk(service),
         "model_store": _check_model_store(service),
         "broker": broker,
+        "workers": _check_workers(service),
     }
-    return Ready(status="ready" if broker == "ok" else "degraded", checks=checks)
+    is_degraded = broker != "ok" or checks["workers"] not in ("ok", _NO_WORKERS)
+    return Ready(status="degraded" if is_degraded else "ready", checks=checks)
 
 
 @router.get(
@@ -94,7 +108,7 @@ def is_ready(service: ServiceDep) -> Ready:
 async def get_metrics(request: Request, service: ServiceDep) -> Response:
     """What an operator would want an alarm for. With `FEDCS_METRICS_OPEN=false` it takes an operator key."""
     if not service.settings.metrics_open:
-        authorise(await service.guard.identify(request), frozenset({Access.READ}))
+        authorise(await service.authenticator.identify(request), frozenset({Access.READ}))
     return Response(
         await run_in_threadpool(service.monitoring.text),
         media_type="text/plain; version=0.0.4; charset=utf-8",
@@ -106,10 +120,10 @@ def _check_database(service: Service) -> str:
         up_to_date = is_up_to_date(service.database)
     except SQLAlchemyError as error:
         raise HTTPException(503, f"database: {describe_failure(error)}") from error
-    if not service.database.is_in_place():
+    if not service.database.is_same_file():
         raise HTTPException(503, "database: its file was deleted or replaced")
     if not up_to_date:
-        raise HTTPException(503, "migrations: the database has the shape of another version")
+        raise HTTPException(503, "migrations: the schema of the database does not match this version")
     return "ok"
 
 
@@ -128,6 +142,17 @@ def _check_disk(service: Service) -> str:
 def _check_model_store(service: Service) -> str:
     try:
         service.models.check()
-    except ModelStoreAwayError as error:
+    except ModelStoreUnavailableError as error:
         raise HTTPException(503, f"model_store: {error}") from error
     return "ok"
+
+
+def _check_workers(service: Service) -> str:
+    """What is wrong with live workers, and on which hosts."""
+    now = service.database.now()
+    try:
+        with service.database.reading() as store:
+            live, refusals = store.workers.live(now), store.refusals.standing(now)
+    except SQLAlchemyError as error:
+        raise HTTPException(503, f"database: {describe_failure(error)}") from error
+    return describe_problems(live, refusals) or ("ok" if live else _NO_WORKERS)

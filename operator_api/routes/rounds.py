@@ -4,42 +4,65 @@ from collections.abc import Sequence
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Path, Query, Request, Response
+from fastapi.concurrency import run_in_threadpool
 from pydantic.json_schema import SkipJsonSchema
 
-from operator_api.dependencies import OnceDep, PagingDep, PrincipalDep, ServiceDep
+from operator_api.dependencies import IdempotentRequestDep, PagingDep, PrincipalDep, ServiceDep
 from operator_api.openapi import (
     GUARDED,
-    INVALID_REQUEST,
     JSON_BODY,
     Responses,
     links,
     problems,
     together,
 )
-from operator_api.paging import PAGED, answer_page
-from operator_api.round_view import round_response, round_summary, schedule_csv, schedule_response
-from operator_api.security import Access, GuardedRoute, access
-from services.contract.fields import RoundId, TaskId
-from services.contract.rounds import RoundRequest, RoundResponse, RoundSummary, ScheduleResponse
+from operator_api.responses import PAGED, answer_page
+from operator_api.round_view import (
+    channel_response,
+    draw_schedule,
+    read_schedule,
+    round_response,
+    round_summary,
+    schedule_csv,
+)
+from operator_api.security import Access, AuthenticatedRoute, access, created_at
+from services.contract.common import RoundId, TaskId
+from services.contract.rounds import (
+    DeclineRequest,
+    ReadyRequest,
+    ReadyResponse,
+    RoundRequest,
+    RoundResponse,
+    RoundSummary,
+    ScheduleResponse,
+)
 from services.domain.rounds import RoundState
 from services.errors import (
+    DeadlinePassedError,
+    ElapsedTimeError,
     EvaluationPendingError,
     IdempotencyKeyReusedError,
     ModelNotReadyError,
+    NotOnReadyError,
     NotScheduledError,
     NotSelectedError,
+    ResourceBlocksBusyError,
     RoundNotCollectingError,
     RoundNotFoundError,
     RoundOpenError,
+    ServiceBusyError,
     TaskNotFoundError,
     TaskOverError,
+    TimeNotMonotonicError,
 )
-from services.protocol.aggregation import close_round
-from services.protocol.resource_request import open_round
+from services.protocol import aggregation, resource_request
+from services.protocol.block_allocation import wait_for_blocks
+from services.protocol.ready import mark_ready
+from services.protocol.upload import decline_slot
 
-router = APIRouter(tags=["rounds"], route_class=GuardedRoute)
+router = APIRouter(route_class=AuthenticatedRoute)
 
-RoundPath = Annotated[RoundId, Path()]
+RoundPath = Annotated[RoundId, Path(description="The id of a round.")]
 
 _ROUND_ID = "$response.body#/round_id"
 _THIS_ROUND = {"round_id": _ROUND_ID}
@@ -48,7 +71,6 @@ _NEXT_STEPS = (
     ("GET /rounds/{round_id}/schedule", _THIS_ROUND),
     ("GET /rounds/{round_id}/model", _THIS_ROUND),
     ("PUT /rounds/{round_id}/updates/{client_id}", _THIS_ROUND | {"client_id": _FIRST_CLIENT}),
-    ("POST /trainings", {"body.round_id": _ROUND_ID, "body.client_id": _FIRST_CLIENT}),
     ("POST /rounds/{round_id}/close", _THIS_ROUND),
 )
 
@@ -67,10 +89,11 @@ _OTHER_FORMS: Responses = {
 
 @router.post(
     "/rounds",
+    tags=["rounds"],
     summary="Open a round",
     status_code=201,
     response_model=RoundResponse,
-    openapi_extra=access(Access.MANAGE),
+    openapi_extra=access(Access.MANAGE) | created_at("/rounds/{round_id}"),
     responses=together(
         problems(
             *GUARDED,
@@ -80,27 +103,44 @@ _OTHER_FORMS: Responses = {
             ModelNotReadyError,
             RoundOpenError,
             EvaluationPendingError,
+            ResourceBlocksBusyError,
             IdempotencyKeyReusedError,
         ),
         links(201, ("GET /rounds/{round_id}", _THIS_ROUND), *_NEXT_STEPS),
     ),
 )
-def create_round(body: RoundRequest, once: OnceDep, principal: PrincipalDep) -> Response:
+def open_round(
+    body: RoundRequest, service: ServiceDep, idempotent: IdempotentRequestDep, principal: PrincipalDep
+) -> Response:
     """Draw clients, take those with a fresh report, select, schedule.
 
     With a report window the round is `requesting` at first; clients are selected when the window ends.
     A round with too few clients has the state `failed`, and says so in `outcome`.
+
+    On the wall clock the round holds resource blocks in all its cells until it closes. If too few are free,
+    or a task that waits for them comes first: `RESOURCE_BLOCKS_BUSY`. Ask again after `Retry-After`: the task
+    keeps its place among those that wait for twice as long.
     """
-    return once.answer(
-        201, lambda uow, now: round_response(uow, open_round(uow, body.task_id, now), principal)
-    )
+    try:
+        return idempotent.answer(
+            201,
+            lambda uow, now: round_response(
+                uow, resource_request.open_round(uow, body.task_id, now), principal
+            ),
+        )
+    except ResourceBlocksBusyError as error:
+        with service.database.unit_of_work() as uow:
+            wait_for_blocks(uow, body.task_id, error, service.database.now())
+            uow.commit()
+        raise
 
 
 @router.get(
     "/rounds",
+    tags=["rounds"],
     summary="List rounds",
     openapi_extra=access(Access.READ, Access.CLIENT),
-    responses=PAGED | problems(*GUARDED, INVALID_REQUEST),
+    responses=PAGED | problems(*GUARDED),
 )
 def list_rounds(
     request: Request,
@@ -121,10 +161,11 @@ def list_rounds(
 
 @router.get(
     "/rounds/{round_id}",
+    tags=["rounds"],
     summary="Show a round",
     openapi_extra=access(Access.READ, Access.CLIENT),
     responses=together(
-        problems(*GUARDED, INVALID_REQUEST, NotSelectedError, RoundNotFoundError),
+        problems(*GUARDED, NotSelectedError, RoundNotFoundError),
         links(200, *_NEXT_STEPS),
     ),
 )
@@ -136,41 +177,127 @@ def get_round(round_id: RoundPath, service: ServiceDep, principal: PrincipalDep)
 
 @router.get(
     "/rounds/{round_id}/schedule",
+    tags=["rounds"],
     summary="Show a round's schedule",
     response_model=ScheduleResponse,
     openapi_extra=access(Access.READ, Access.CLIENT),
     responses=_OTHER_FORMS
-    | problems(*GUARDED, INVALID_REQUEST, NotSelectedError, RoundNotFoundError, NotScheduledError),
+    | problems(
+        *GUARDED,
+        NotSelectedError,
+        RoundNotFoundError,
+        NotScheduledError,
+        ServiceBusyError,
+    ),
 )
-def get_schedule(
+async def get_schedule(
     round_id: RoundPath,
     service: ServiceDep,
     principal: PrincipalDep,
     accept: Annotated[str, Header(include_in_schema=False)] = "",
 ) -> Response:
     """Who uploads when: as JSON, or as `Accept` asks, `text/csv` or `image/svg+xml` (a Gantt chart)."""
-    with service.database.reading() as store:
-        schedule = schedule_response(store, store.rounds.get(round_id), principal)
-    if schedule is None:
-        raise NotScheduledError("The round has no schedule: no clients have been selected yet.")
-    if "text/csv" in accept:
-        return Response(schedule_csv(schedule), media_type="text/csv")
-    if "image/svg+xml" in accept and "application/json" not in accept:
-        from services.charts.gantt import draw_gantt  # noqa: PLC0415 - loads slowly, and is seldom asked for
+    if "text/csv" not in accept and "image/svg+xml" in accept and "application/json" not in accept:
+        schedule = await run_in_threadpool(read_schedule, service.database, round_id, principal)
+        return Response(await service.compute.run(draw_schedule, schedule), media_type="image/svg+xml")
 
-        return Response(draw_gantt(schedule, schedule, "svg"), media_type="image/svg+xml")
-    return Response(schedule.model_dump_json(), media_type="application/json")
+    def read_as_text() -> Response:
+        schedule = read_schedule(service.database, round_id, principal)
+        if "text/csv" in accept:
+            return Response(schedule_csv(schedule), media_type="text/csv")
+        return Response(schedule.model_dump_json(), media_type="application/json")
+
+    return await run_in_threadpool(read_as_text)
 
 
 @router.post(
     "/rounds/{round_id}/close",
+    tags=["rounds"],
     summary="Close a round",
     openapi_extra=access(Access.MANAGE),
-    responses=problems(*GUARDED, INVALID_REQUEST, RoundNotFoundError, RoundNotCollectingError),
+    responses=problems(*GUARDED, RoundNotFoundError, RoundNotCollectingError),
 )
-def close(round_id: RoundPath, service: ServiceDep, principal: PrincipalDep) -> RoundResponse:
-    """End collection now and aggregate what arrived. To close a closed round changes nothing."""
+def close_round(round_id: RoundPath, service: ServiceDep, principal: PrincipalDep) -> RoundResponse:
+    """End collection now and aggregate what arrived. To close a closed round changes nothing.
+
+    Updates that are still being received or checked are refused (`ROUND_NOT_COLLECTING`).
+    """
     with service.database.unit_of_work() as uow:
-        answer = round_response(uow, close_round(uow, round_id, service.database.now()), principal)
+        answer = round_response(
+            uow, aggregation.close_round(uow, round_id, service.database.now()), principal
+        )
         uow.commit()
     return answer
+
+
+@router.post(
+    "/rounds/{round_id}/decline",
+    tags=["devices"],
+    summary="Decline a round",
+    openapi_extra=access(Access.CLIENT),
+    responses=problems(
+        *GUARDED,
+        *JSON_BODY,
+        NotSelectedError,
+        RoundNotFoundError,
+        RoundNotCollectingError,
+        DeadlinePassedError,
+    ),
+)
+def decline_round(
+    round_id: RoundPath, body: DeclineRequest, service: ServiceDep, principal: PrincipalDep
+) -> RoundResponse:
+    """Free the client's slot: it will not upload. Three declined rounds in a row count as one missed.
+
+    To decline a declined round changes nothing.
+    """
+    client_id = principal.client_id
+    assert client_id is not None, "a client's key"
+    with service.database.unit_of_work() as uow:
+        declined = decline_slot(uow, round_id, client_id, body.reason, service.database.now())
+        answer = round_response(uow, declined, principal)
+        uow.commit()
+    service.monitoring.update_not_received("declined")
+    return answer
+
+
+@router.post(
+    "/rounds/{round_id}/ready",
+    tags=["devices"],
+    summary="Say that the update is done",
+    openapi_extra=access(Access.CLIENT),
+    responses=problems(
+        *GUARDED,
+        *JSON_BODY,
+        NotSelectedError,
+        RoundNotFoundError,
+        RoundNotCollectingError,
+        NotOnReadyError,
+        DeadlinePassedError,
+        TimeNotMonotonicError,
+        ElapsedTimeError,
+    ),
+)
+def mark_update_ready(
+    round_id: RoundPath, body: ReadyRequest, service: ServiceDep, principal: PrincipalDep
+) -> ReadyResponse:
+    """With `dispatch: on_ready`: the client's update is done and waits for the channel.
+
+    The channel of a cell is granted to one client at a time: those that sent a throughput first, the shortest
+    upload first, then the others in planned order. A client whose throughput is too low to finish is refused.
+    A grant lapses if no byte has arrived 2 s after it (wall clock), or after twice the expected upload; then
+    call again. To call while waiting changes nothing but the throughput.
+    """
+    client_id = principal.client_id
+    assert client_id is not None, "a client's key"
+    with service.database.unit_of_work() as uow:
+        news = mark_ready(
+            uow,
+            round_id,
+            client_id,
+            service.database.now(),
+            throughput_bps=body.throughput_bps,
+            elapsed_s=body.elapsed_s,
+        )
+        uow.commit()
+    return ReadyResponse(state=news.state, **channel_response(news))

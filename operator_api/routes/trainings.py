@@ -4,23 +4,23 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Response
 
-from operator_api.dependencies import OnceDep, ServiceDep
+from operator_api.dependencies import IdempotentRequestDep, ServiceDep
 from operator_api.model_files import MODEL_FILE, IfNoneMatch, send_model
 from operator_api.openapi import (
     GUARDED,
-    INVALID_REQUEST,
     JSON_BODY,
     RANGE_NOT_SATISFIABLE,
     links,
     problems,
     together,
 )
-from operator_api.security import Access, GuardedRoute, access
-from services.contract.fields import TrainingId
-from services.contract.trainings import TrainingRequest, TrainingResponse
+from operator_api.security import Access, AuthenticatedRoute, access
+from services.contract.common import TrainingId
+from services.contract.rounds import TrainingRequest, TrainingResponse
 from services.errors import (
     IdempotencyKeyReusedError,
     ModelFileMissingError,
+    NoDataSetError,
     NotSelectedError,
     RoundNotCollectingError,
     RoundNotFoundError,
@@ -29,9 +29,9 @@ from services.errors import (
 )
 from services.protocol.hosted_training import request_training
 
-router = APIRouter(tags=["trainings"], route_class=GuardedRoute)
+router = APIRouter(tags=["trainings"], route_class=AuthenticatedRoute)
 
-TrainingPath = Annotated[TrainingId, Path()]
+TrainingPath = Annotated[TrainingId, Path(description="The id of a training.")]
 
 _THIS_TRAINING = {"training_id": "$response.body#/training_id"}
 
@@ -49,6 +49,7 @@ _THIS_TRAINING = {"training_id": "$response.body#/training_id"}
             NotSelectedError,
             RoundNotFoundError,
             RoundNotCollectingError,
+            NoDataSetError,
             IdempotencyKeyReusedError,
         ),
         links(
@@ -58,9 +59,9 @@ _THIS_TRAINING = {"training_id": "$response.body#/training_id"}
         ),
     ),
 )
-def create_training(body: TrainingRequest, once: OnceDep) -> Response:
+def create_training(body: TrainingRequest, idempotent: IdempotentRequestDep) -> Response:
     """A worker trains; fetch the update and upload it when the device's time has come."""
-    return once.answer(
+    return idempotent.answer(
         202,
         lambda uow, now: TrainingResponse.model_validate(
             request_training(uow, body.round_id, body.client_id, body.partition, now)
@@ -72,7 +73,7 @@ def create_training(body: TrainingRequest, once: OnceDep) -> Response:
     "/trainings/{training_id}",
     summary="Show a training",
     openapi_extra=access(Access.READ),
-    responses=problems(*GUARDED, INVALID_REQUEST, TrainingNotFoundError),
+    responses=problems(*GUARDED, TrainingNotFoundError),
 )
 def get_training(training_id: TrainingPath, service: ServiceDep) -> TrainingResponse:
     """How far a training is."""
@@ -86,7 +87,7 @@ def get_training(training_id: TrainingPath, service: ServiceDep) -> TrainingResp
     response_class=Response,
     openapi_extra=access(Access.READ),
     responses=MODEL_FILE
-    | problems(*GUARDED, INVALID_REQUEST, TrainingNotFoundError, TrainingNotDoneError, RANGE_NOT_SATISFIABLE),
+    | problems(*GUARDED, TrainingNotFoundError, TrainingNotDoneError, RANGE_NOT_SATISFIABLE),
 )
 def download_update(
     training_id: TrainingPath, service: ServiceDep, if_none_match: IfNoneMatch = None

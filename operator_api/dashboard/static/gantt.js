@@ -8,6 +8,7 @@ const THIN = 0.16;
 const THICK = 0.32;
 const ROUND_ROW = 0; // above the slots, which are at 1, 2, …
 const NARROW_PX = 600;
+const MANY_ROWS = 15; // more do not fit on a screen: the axis is above, too
 
 const BARS = [
   { name: "selection, planned", colour: "--planned", height: THICK, bars: plannedSelection },
@@ -21,7 +22,7 @@ const BARS = [
 const ENDS = {
   received: { marker: "circle", colour: "--ok" },
   late: { marker: "triangle", colour: "--warning" },
-  "left out": { marker: "x", colour: "--bad" },
+  "discarded": { marker: "x", colour: "--bad" },
 };
 
 /** A function that shows what GET /dashboard/data/rounds/{round_id} answers in an element, again and again. */
@@ -75,6 +76,7 @@ function makePlot(data, width) {
     toolbar_location: null,
     tools: "",
   });
+  if (rows > MANY_ROWS) plot.add_layout(new Bokeh.LinearAxis({ axis_label: "round time (s)" }), "above");
   const sources = {};
   const renderers = BARS.map(({ name, colour: fill, height }) => {
     const source = (sources[name] = new Bokeh.ColumnDataSource({ data: columns([]) }));
@@ -126,7 +128,8 @@ function nameRows(plot, names) {
 
 function shortened(text, most) {
   const characters = [...text];
-  return characters.length <= most ? text : `${characters.slice(0, most - 1).join("")}…`;
+  // Ids of devices differ at the end.
+  return characters.length <= most ? text : `…${characters.slice(1 - most).join("")}`;
 }
 
 function bar(row, what, client, left, right) {
@@ -135,7 +138,7 @@ function bar(row, what, client, left, right) {
 
 function columns(bars) {
   const names = ["y", "left", "right", "what", "client"];
-  return Object.fromEntries(names.map((name) => [name, bars.map((one) => one[name])]));
+  return Object.fromEntries(names.map((name) => [name, bars.map((bar) => bar[name])]));
 }
 
 function ofRound(what, start, length) {
@@ -169,21 +172,20 @@ function ofSlots(data, what, times) {
 }
 
 function plannedUpdates(data) {
-  const start = uploadsBegin(data);
-  return ofSlots(data, "update, planned", (slot) => [start, start + slot.update_s]);
+  return ofSlots(data, "update, planned", (slot) => [slot.begin_s, slot.begin_s + slot.update_s]);
 }
 
 function plannedUploads(data) {
   return ofSlots(data, "upload, planned", (slot) => [slot.window_start_s, slot.window_end_s]);
 }
 
-/** By the wall clock an update ends when its upload begins; simulated ones begin with the plan's, and may wait. */
+/** An update begins with the plan's, or by the wall clock when the model was fetched; its client may wait after it. */
 function actualUpdates(data) {
   return ofSlots(data, "update, actual", (slot) => {
     if (slot.actual_update_s === null) return null;
-    if (data.clock === "simulated") return [uploadsBegin(data), uploadsBegin(data) + slot.actual_update_s];
-    const end = slot.elapsed_s - slot.actual_upload_s;
-    return [end - slot.actual_update_s, end];
+    if (data.clock === "simulated") return [slot.begin_s, slot.begin_s + slot.actual_update_s];
+    const start = slot.model_fetched_s ?? slot.elapsed_s - slot.actual_upload_s - slot.actual_update_s;
+    return [start, start + slot.actual_update_s];
   });
 }
 
@@ -195,12 +197,12 @@ function actualUploads(data) {
 /** Where uploads ended, with a sign for what became of them. */
 function ends(data) {
   const { slots } = data;
-  const places = slots.order.map((_, place) => place).filter((place) => slots.fate[place] in ENDS);
+  const places = slots.order.map((_, place) => place).filter((place) => slots.outcome[place] in ENDS);
   return {
     x: places.map((place) => slots.elapsed_s[place]),
     y: places.map((place) => place + 1 + ACTUAL),
-    marker: places.map((place) => ENDS[slots.fate[place]].marker),
-    colour: places.map((place) => colour(ENDS[slots.fate[place]].colour)),
+    marker: places.map((place) => ENDS[slots.outcome[place]].marker),
+    colour: places.map((place) => colour(ENDS[slots.outcome[place]].colour)),
   };
 }
 

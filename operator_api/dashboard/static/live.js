@@ -4,14 +4,14 @@
 const RECONNECT_MS = 5000;
 const TEXT_OF = { live: "Live", reconnecting: "Reconnecting…", ended: "The session has ended." };
 
-/** The address of a path of this service, under its root, with these query parameters (null: left out). */
+/** The address of a path of this service, under its root, with these query parameters (null: omitted). */
 export function url(path, query = {}) {
   const given = Object.entries(query).filter(([, value]) => value !== null && value !== undefined);
   const search = new URLSearchParams(given).toString();
   return document.documentElement.dataset.root + path + (search ? `?${search}` : "");
 }
 
-/** Fetch from this service; an ended session is told of, and gives null, as does any other failure. */
+/** Fetch from this service; null on failure. An ended session is shown in the header. */
 export async function ask(path, options = {}) {
   if (hasEnded()) return null;
   try {
@@ -19,7 +19,7 @@ export async function ask(path, options = {}) {
     if (answer.status === 401) show("ended");
     return answer.ok ? answer : null;
   } catch {
-    return null; // the service is away; the stream tells of it
+    return null; // the service is unreachable; the stream shows it
   }
 }
 

@@ -4,8 +4,7 @@ import { atMostEvery, follow, refreshParts, url } from "./live.js";
 
 const NOW_AND_THEN_MS = 5000;
 
-const page = new URLSearchParams(location.search).get("page");
-const refresh = atMostEvery(1000, () => refreshParts(url("/dashboard/data/overview", { page })));
+const refresh = atMostEvery(1000, () => refreshParts(url("/dashboard/data/overview")));
 
 follow({ onEvent: refresh, onOpen: refresh });
 setInterval(() => {

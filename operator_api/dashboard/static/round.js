@@ -7,10 +7,7 @@ import { makeSortable } from "./sortable_table.js";
 const { round, task } = document.getElementById("round").dataset;
 const given = new URLSearchParams(location.search);
 const chartPath = url(`/dashboard/data/rounds/${round}`);
-const partsPath = url(`/dashboard/data/rounds/${round}/parts`, {
-  page: given.get("page"),
-  outcome: given.get("outcome"),
-});
+const partsPath = `${url(`/dashboard/data/rounds/${round}/parts`)}?${given}`;
 const draw = gantt(document.getElementById("gantt"));
 const sortAgain = makeSortable(document.getElementById("rows"));
 

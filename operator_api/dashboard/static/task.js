@@ -4,13 +4,13 @@
 import { ask, atMostEvery, follow, refreshParts, url } from "./live.js";
 import { colour, drawThemed, dress, seriesColours, showPlot } from "./plots.js";
 
-const AXES = { minutes: "minutes of the task's clock", number: "round" };
+const AXES = { minutes: "elapsed minutes", number: "round" };
 const MARKERS = ["circle", "square", "triangle", "diamond", "inverted_triangle", "hex"];
 const MATTERS = /^(task|round|model|update)\./;
 const OVER = new Set(["aggregated", "failed", "cancelled"]);
 
 /** The rounds of a task as far as they are known here. */
-class Course {
+class TaskProgress {
   constructor(taskId) {
     this.taskId = taskId;
     this.rounds = [];
@@ -46,9 +46,8 @@ class Course {
 
   /** Where it first reached each of the thresholds. */
   arrivals(axis) {
-    const first = thresholds.map((one) => this.rounds.find(({ accuracy }) => accuracy !== null && accuracy >= one));
-    const points = columnsOf(first.filter((round) => round), "accuracy", axis);
-    return { ...points, y: thresholds.filter((_, place) => first[place]) };
+    const first = thresholds.map((threshold) => this.rounds.find(({ accuracy }) => accuracy !== null && accuracy >= threshold));
+    return columnsOf(first.filter((round) => round), "accuracy", axis);
   }
 }
 
@@ -66,16 +65,16 @@ class ProgressPlot {
   constructor(id, fields) {
     this.box = document.getElementById(id);
     this.fields = fields;
-    this.lines = courses.flatMap((course, place) => fields.map((field) => ({ course, place, field })));
+    this.lines = tasks.flatMap((task, place) => fields.map((field) => ({ task, place, field })));
     for (const line of this.lines) line.source = new Bokeh.ColumnDataSource({ data: columnsOf([], "number", "number") });
-    this.arrivals = courses.map(() => new Bokeh.ColumnDataSource({ data: columnsOf([], "number", "number") }));
+    this.arrivals = tasks.map(() => new Bokeh.ColumnDataSource({ data: columnsOf([], "number", "number") }));
     this.drawn = false;
   }
 
   /** Bring the lines up to date; the plot is drawn when there is something to see on it. */
   update() {
-    for (const { course, field, source } of this.lines) bring(source, course.points(field, axis));
-    courses.forEach((course, place) => bring(this.arrivals[place], course.arrivals(axis)));
+    for (const { task, field, source } of this.lines) bring(source, task.points(field, axis));
+    tasks.forEach((task, place) => bring(this.arrivals[place], task.arrivals(axis)));
     for (const xaxis of this.figure?.xaxis ?? []) xaxis.axis_label = AXES[axis];
     if (this.drawn || !this.lines.some(({ source }) => source.data.x.length)) return;
     this.drawn = true;
@@ -110,8 +109,9 @@ class ProgressPlot {
 
   addLine({ place, field, source }) {
     const line_color = seriesColours()[place];
-    const dash = field === "selected" ? { line_dash: [6, 4] } : {};
-    this.figure.line({ field: "x" }, { field: "y" }, { source, line_color, line_width: 2, ...dash });
+    // Selected: wide and pale, so that received can be seen where both are equal.
+    const style = field === "selected" ? { line_width: 8, line_alpha: 0.3 } : { line_width: 2 };
+    this.figure.line({ field: "x" }, { field: "y" }, { source, line_color, ...style });
     if (field === "selected") return;
     this.figure.scatter({ field: "x" }, { field: "y" }, {
       source, marker: MARKERS[place], size: 6, fill_color: line_color, line_color,
@@ -151,7 +151,7 @@ function cut(columns, start) {
 const progress = document.getElementById("progress");
 const taskIds = progress.dataset.tasks.split(" ");
 const thresholds = progress.dataset.thresholds.split(" ").map(Number);
-const courses = taskIds.map((taskId) => new Course(taskId));
+const tasks = taskIds.map((taskId) => new TaskProgress(taskId));
 const plots = [
   new ProgressPlot("accuracy", ["accuracy"]),
   new ProgressPlot("loss", ["loss"]),
@@ -169,16 +169,16 @@ const refreshText = atMostEvery(1000, () => refreshParts(parts));
 
 function refreshAll() {
   refreshText();
-  for (const course of courses) course.refresh();
+  for (const task of tasks) task.refresh();
 }
 
 follow({
-  taskId: courses.length === 1 ? taskIds[0] : null,
+  taskId: tasks.length === 1 ? taskIds[0] : null,
   onOpen: refreshAll,
   onEvent: (event) => {
-    const course = courses.find(({ taskId }) => taskId === event.task_id);
-    if (!course || !MATTERS.test(event.kind)) return;
+    const task = tasks.find(({ taskId }) => taskId === event.task_id);
+    if (!task || !MATTERS.test(event.kind)) return;
     refreshText();
-    course.refresh();
+    task.refresh();
   },
 });

@@ -71,7 +71,7 @@ function show() {
   if (!found) return;
   const { plan } = found;
   byId("no-reports").hidden = plan !== null;
-  byId("asked-in-vain").textContent = whole.format(found.asked);
+  byId("asked-without-report").textContent = whole.format(found.asked);
   byId("result").hidden = plan === null;
   if (plan === null) return;
   byId("summary").textContent = summary(plan);
@@ -93,8 +93,11 @@ function show() {
 }
 
 function summary(plan) {
-  const reasons = { DEADLINE: "would miss the deadline", NO_DATA: "hold no data" };
-  const others = Object.entries(plan.left_out).map(([reason, count]) => `${whole.format(count)} ${reasons[reason]}`);
+  const reasons = {
+    DEADLINE: "are too slow", NO_DATA: "hold no data",
+    TOO_SLOW: "would take longer than 18 years", NOT_CHOSEN: "were not chosen by the policy",
+  };
+  const others = Object.entries(plan.not_selected).map(([reason, count]) => `${whole.format(count)} ${reasons[reason]}`);
   return `${plan.policy} selects ${whole.format(plan.selected)} of ${whole.format(found.candidates)} clients` +
     (others.length ? `; ${others.join(", ")}.` : ".");
 }
@@ -111,7 +114,7 @@ function drawSchedule(plan) {
   });
   const bars = [
     ["distribution", "--distribution", places.map(() => selection_s), places.map(() => updates_begin_s)],
-    ["update", "--update", places.map(() => updates_begin_s), slots.update_s.map((one) => updates_begin_s + one)],
+    ["update", "--update", places.map(() => updates_begin_s), slots.update_s.map((update_s) => updates_begin_s + update_s)],
     ["upload", "--upload", slots.window_start_s, slots.window_end_s],
   ];
   for (const [name, fill_color, left, right] of bars) {
@@ -159,7 +162,7 @@ form.addEventListener("submit", (event) => {
   event.preventDefault(); // Enter: at once
   changed();
 });
-byId("policy").addEventListener("change", changed);
+for (const id of ["policy", "cell_id"]) byId(id).addEventListener("change", changed);
 form.querySelectorAll("input[data-low]").forEach(addSlider);
 drawThemed(show);
 plan();

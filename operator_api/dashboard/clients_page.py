@@ -1,0 +1,233 @@
+"""``/dashboard/clients``: searches clients, shows the history of one, enrols and removes them."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated
+
+from fastapi import APIRouter, HTTPException, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import RedirectResponse
+from pydantic import ValidationError
+
+from operator_api.dashboard.page_route import FormDep, PageRoute
+from operator_api.dashboard.rendering import chosen, render
+from operator_api.dashboard.setup import FRESH
+from operator_api.dashboard.task_list import SearchText
+from operator_api.dashboard.task_row import polyline
+from operator_api.dashboard.wording import explain
+from operator_api.dependencies import PagingDep, ServiceDep
+from operator_api.routes.cells import require_cells
+from operator_api.routes.clients import ClientPath, enrol_all, forget_client
+from operator_api.security import Access, access
+from services.contract.clients import EnrolmentRequest
+from services.contract.common import CellId
+from services.key_management import add_client_key, revoke_client_keys
+from services.storage.clients import Client, TrackRecord
+from services.storage.database import Database, Store
+from services.storage.reports import StoredReport
+from services.storage.searches import (
+    ClientRound,
+    ClientSearch,
+    ClientState,
+    FoundClient,
+    Reliability,
+)
+from services.storage.sql import Paging
+
+_HISTORY = 20
+"""Reports and rounds of a client that are shown."""
+
+
+@dataclass(frozen=True)
+class ClientRow:
+    """A client as the list shows it."""
+
+    client: FoundClient | Client
+    labels: dict[str, str]
+    record: TrackRecord
+    last_report: datetime | None
+    open_round_id: str | None
+    fresh_since: datetime
+
+    @property
+    def state(self) -> ClientState:
+        """How recently it reported."""
+        if self.last_report is None:
+            return ClientState.SILENT
+        return ClientState.REPORTING if self.last_report >= self.fresh_since else ClientState.STALE
+
+    @property
+    def delivered(self) -> float | None:
+        """In which share of its slots that are over it delivered; none before the first."""
+        record = self.record
+        over = (
+            record.received + record.late + record.rejected + record.missed + record.declined + record.refused
+        )
+        return record.received / over if over else None
+
+
+def load_clients(database: Database, search: ClientSearch, paging: Paging) -> tuple[list[ClientRow], bool]:
+    """The clients that are wanted, and whether there are more."""
+    fresh_since = database.now() - FRESH
+    with database.reading() as store:
+        found = store.searches.clients(search, fresh_since, paging)
+        return _rows(store, list(found.items), fresh_since), found.has_more
+
+
+def _rows(store: Store, found: list[FoundClient], fresh_since: datetime) -> list[ClientRow]:
+    ids, serials = [one.client_id for one in found], [one.serial for one in found]
+    records = store.clients.track_records(ids)
+    reports, open_rounds = store.searches.last_reports(serials), store.searches.in_open_round(ids)
+    labels = store.clients.labels_of(serials)
+    return [
+        ClientRow(
+            one,
+            labels.get(one.serial, {}),
+            records[one.client_id],
+            reports.get(one.serial),
+            open_rounds.get(one.client_id),
+            fresh_since,
+        )
+        for one in found
+    ]
+
+
+def throughput_curve(reports: list[StoredReport]) -> str:
+    """The throughput of a client's reports as a line, oldest first, relative to the highest."""
+    values = [report.throughput_bps / report.report_resource_blocks for report in reversed(reports)]
+    return polyline([value / max(values) for value in values]) if values else ""
+
+
+def ratio(one: ClientRound, what: str) -> float | None:
+    """How much longer than estimated an update or an upload took; none if that is unknown."""
+    actual_s, estimated_ns = getattr(one, f"actual_{what}_s"), getattr(one, f"{what}_ns")
+    return actual_s / (estimated_ns / 1e9) if actual_s is not None and estimated_ns else None
+
+
+router = APIRouter(route_class=PageRoute, include_in_schema=False)
+
+_ANY = Annotated[str, Query(pattern="^$")]
+
+
+@router.get("/dashboard/clients", openapi_extra=access(Access.READ))
+def show_clients(
+    request: Request,
+    service: ServiceDep,
+    paging: PagingDep,
+    text: SearchText = "",
+    cell_id: CellId | _ANY = "",
+    state: ClientState | _ANY = "",
+    reliability: Reliability | _ANY = "",
+    sort: Annotated[str, Query(pattern="^(oldest)?$")] = "",
+) -> Response:
+    """The clients that are wanted."""
+    search = ClientSearch(
+        text.strip(),
+        cell_id or None,
+        ClientState(state) if state else None,
+        Reliability(reliability) if reliability else None,
+        newest_first=not sort,
+    )
+    rows, has_more = load_clients(service.database, search, paging)
+    with service.database.reading() as store:
+        cells = [(cell.cell_id, cell.name or cell.cell_id) for cell in store.cells.all()]
+    summary = request.app.state.dashboard.health_summary.now()
+    return render(
+        request,
+        "clients.html",
+        rows=rows,
+        has_more=has_more,
+        page_number=paging.page,
+        enrolled=summary.clients,
+        search=search,
+        text=text,
+        cells=cells,
+        state=state,
+        reliability=reliability,
+        sort=sort,
+        query=chosen(q=text, cell_id=cell_id, state=state, reliability=reliability, sort=sort),
+    )
+
+
+@router.post("/dashboard/clients", openapi_extra=access(Access.MANAGE))
+def enrol(request: Request, form: FormDep, service: ServiceDep) -> Response:
+    """Enrol a client, and show its key this once."""
+    given = {name: form[name].strip() for name in ("client_id", "cell_id") if form.get(name, "").strip()}
+    pairs = [pair.partition("=") for pair in form.get("labels", "").split(",") if pair.strip()]
+    labels = {name.strip(): value.strip() for name, _, value in pairs}
+    try:
+        asked = EnrolmentRequest.model_validate(given | {"labels": labels})
+        with service.database.unit_of_work() as uow:
+            require_cells(uow, [(("cell_id",), asked.cell_id)])
+            (enrolled,) = enrol_all(uow, [asked], service.database.now())
+            uow.commit()
+    except (ValidationError, RequestValidationError) as error:
+        first = error.errors()[0]
+        name = next(str(step) for step in first["loc"] if step != "body")
+        raise HTTPException(422, f"{explain(name, first)}.") from error
+    return _new_key(request, enrolled.client_id, enrolled.api_key)
+
+
+@router.get("/dashboard/clients/{client_id}", openapi_extra=access(Access.READ))
+def show_client(request: Request, client_id: ClientPath, service: ServiceDep) -> Response:
+    """A client: how it is, its reports, its rounds and its keys."""
+    fresh_since = service.database.now() - FRESH
+    with service.database.reading() as store:
+        client = store.clients.get(client_id)
+        found = FoundClient(client.serial, client.client_id, client.cell_id, client.enrolled_at)
+        (row,) = _rows(store, [found], fresh_since)
+        reports = store.reports.page(client.serial, Paging(1, _HISTORY))
+        rounds = store.searches.rounds_of_client(client_id, _HISTORY)
+        keys = store.searches.keys_of_client(client.serial)
+    return render(
+        request,
+        "client.html",
+        row=row,
+        client=client,
+        reports=reports,
+        curve=throughput_curve(list(reports.items)),
+        rounds=rounds,
+        ratio=ratio,
+        keys=keys,
+        here=_path(request, client_id),
+    )
+
+
+@router.post("/dashboard/clients/{client_id}/remove", openapi_extra=access(Access.MANAGE))
+def remove(request: Request, client_id: ClientPath, service: ServiceDep) -> Response:
+    """Remove a client, and go back to the list."""
+    with service.database.unit_of_work() as uow:
+        forget_client(uow, client_id, service.database.now())
+        uow.commit()
+    service.authenticator.forget_all()
+    return RedirectResponse(request.app.state.dashboard.templates.url("/dashboard/clients"), 303)
+
+
+@router.post("/dashboard/clients/{client_id}/keys", openapi_extra=access(Access.MANAGE))
+def make_key(request: Request, client_id: ClientPath, service: ServiceDep) -> Response:
+    """Make a further key for a client, and show it this once."""
+    with service.database.unit_of_work() as uow:
+        new, _ = add_client_key(uow, client_id, "", service.database.now())
+        uow.commit()
+    return _new_key(request, client_id, new.text)
+
+
+@router.post("/dashboard/clients/{client_id}/keys/revoke", openapi_extra=access(Access.MANAGE))
+def revoke_keys(request: Request, client_id: ClientPath, service: ServiceDep) -> Response:
+    """Revoke all keys of a client."""
+    with service.database.unit_of_work() as uow:
+        ended = revoke_client_keys(uow, client_id, service.database.now())
+        uow.commit()
+    service.authenticator.forget(ended)
+    return RedirectResponse(_path(request, client_id), 303)
+
+
+def _new_key(request: Request, client_id: str, key: str) -> Response:
+    title = f"Key of the client {client_id}"
+    back = request.app.state.dashboard.templates.client_path(client_id)
+    return render(request, "new_key.html", title=title, page="clients", key=key, back=back)
+
+
+def _path(request: Request, client_id: str) -> str:
+    templates = request.app.state.dashboard.templates
+    return str(templates.url(templates.client_path(client_id)))
