@@ -1,100 +1,165 @@
-"""One job from its message to its end: claim, do, and whatever can go wrong between the two."""
+"""Runs one job: claim it, call its handler, and handle every kind of failure."""
+
+from datetime import timedelta
 
 import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
 from services.domain.jobs import Job, JobKind
-from services.errors import ModelStoreAwayError, StorageFullError, WorkImpossibleError
-from services.protocol.job_failure import fail_job
-from services.protocol.job_lease import claim_job, hand_back_job
+from services.errors import (
+    FedCSError,
+    HostError,
+    ModelFileMissingError,
+    ModelStoreUnavailableError,
+    NotFoundError,
+    StorageFullError,
+    WorkImpossibleError,
+)
+from services.learning.devices import is_host_failure
+from services.protocol.jobs import claim_job, fail_job, hand_back_job, refuse_job, skip_refused_job
+from services.storage.database import describe_failure
+from trainer_worker.context import WorkerContext
+from trainer_worker.handlers import HANDLERS
 from trainer_worker.lease import Lease, LeaseLostError, WorkerStopsError
-from trainer_worker.publisher import BrokerAwayError
-from trainer_worker.work import WORK
-from trainer_worker.workshop import Workshop
+from trainer_worker.publisher import BrokerUnavailableError
 
 _log = structlog.get_logger(__name__)
 
-_LONGEST_ERROR = 1000
-_PAUSE_S = 5.0
-"""Before work is tried again that something around it has failed: a moment later it would fail as well."""
+_MAX_ERROR_CHARACTERS = 1000
+_HOST_FAILURES = (HostError, ModelStoreUnavailableError, ModelFileMissingError, StorageFullError, OSError)
 
 
-def do_job(workshop: Workshop, job_id: str) -> None:
-    """Do a job, if it still waits: messages may come twice, and late."""
-    if workshop.stopping.is_set():
-        _pass_on(workshop, job_id)
-    elif claimed := _claim(workshop, job_id):
-        _do_claimed(workshop, claimed)
+class JobRefusedError(Exception):
+    """The host cannot do the job; it was put back for another worker."""
+
+
+def do_job(context: WorkerContext, job_id: str) -> None:
+    """Run a job if it is still waiting: messages may arrive twice or late."""
+    if context.stopping.is_set():
+        _republish(context, job_id)
+    elif claimed := _claim(context, job_id):
+        _run_claimed(context, claimed)
         if claimed.kind is JobKind.AGGREGATE_ROUND:
-            _tell_of_new_work(workshop)
+            _publish_waiting(context)
 
 
-def _do_claimed(workshop: Workshop, claimed: Job) -> None:
+def _run_claimed(context: WorkerContext, claimed: Job) -> None:
     log = _log.bind(
         job_id=claimed.job_id, kind=claimed.kind.value, attempt=claimed.attempts, **claimed.subject
     )
     log.info("job started")
-    lease = Lease(workshop.database, claimed, workshop.stopping)
+    lease = Lease(context.settings, context.database, claimed, context.stopping)
     try:
         with lease.held():
-            done = _work(workshop, claimed, lease)
-        log.info("job done" if done else "job done in vain: it was cancelled, or somebody else has it")
+            done = _run_handler(context, claimed, lease)
+        log.info("job done" if done else "result discarded: the job was cancelled or its lease was lost")
     except LeaseLostError:
-        log.info("job left: it was cancelled, or somebody else has it")
+        log.info("job stopped: it was cancelled or its lease was lost")
     except WorkerStopsError:
-        log.info("job handed back")
-        _hand_back(workshop, claimed)
-    except WorkImpossibleError as error:
-        log.warning("job impossible", error=str(error))
-        _fail(workshop, claimed, str(error), hopeless=True)
+        log.info("job handed back: the worker is stopping")
+        _hand_back(context, claimed)
+    except NotFoundError as error:
+        log.info("job discarded: its task was deleted", error=str(error))
+    except JobRefusedError as error:
+        log.warning("job refused: this host cannot do it; another worker may", error=str(error))
+        _pause(context)
+    except (HostError, WorkImpossibleError) as error:
+        log.warning("job failed permanently", error=str(error))
+        _fail(context, claimed, str(error), permanent=True)
     except Exception as error:
         log.exception("job failed")
-        if isinstance(error, (OSError, SQLAlchemyError)) and claimed.attempts_left:
-            workshop.stopping.wait(_PAUSE_S * claimed.attempts)  # the lease has longer to go than twice that
-        _fail(workshop, claimed, f"{type(error).__name__}: {error}", hopeless=False)
+        _fail(context, claimed, _describe(error), permanent=False)
 
 
-def _work(workshop: Workshop, claimed: Job, lease: Lease) -> bool:
-    """Do the work, from its beginning whenever the store was away or full: that is no fault of the job's."""
+def _run_handler(context: WorkerContext, claimed: Job, lease: Lease) -> bool:
+    """Call the handler. If this host cannot do the job and another worker may, put it back.
+
+    If there is no other worker, retry as long as the store is unavailable or full.
+    """
     while True:
         try:
-            return WORK[claimed.kind](workshop, claimed, lease.progress)
-        except (ModelStoreAwayError, StorageFullError) as error:
-            _log.warning("the job waits", job_id=claimed.job_id, error=str(error))
-            lease.wait(_PAUSE_S)
+            return HANDLERS[claimed.kind](context, claimed, lease.progress)
+        except Exception as error:
+            if _is_host_failure(error) and _refuse(context, claimed, _describe(error)):
+                raise JobRefusedError(_describe(error)) from error
+            if isinstance(error, (ModelStoreUnavailableError, StorageFullError)):
+                _log.warning("the job waits for the model store", job_id=claimed.job_id, error=str(error))
+                lease.wait(context.settings.retry_pause_s)
+                continue
+            if isinstance(error, (OSError, SQLAlchemyError)) and claimed.attempts_left:
+                lease.wait(
+                    context.settings.retry_pause_s * claimed.attempts
+                )  # a retry at once would fail too
+            raise
 
 
-def _pass_on(workshop: Workshop, job_id: str) -> None:
-    """Have the job told of again: its message is used up, and this worker stops."""
-    with workshop.database.unit_of_work() as uow:
-        uow.jobs.mark_unpublished(job_id)
+def _is_host_failure(error: Exception) -> bool:
+    return isinstance(error, _HOST_FAILURES) or is_host_failure(error)
+
+
+def _describe(error: Exception) -> str:
+    text = str(error) if isinstance(error, FedCSError) else f"{type(error).__name__}: {error}"
+    return text[:_MAX_ERROR_CHARACTERS]
+
+
+def _republish(context: WorkerContext, job_id: str) -> None:
+    """Have the job published again: this worker consumed its message and is stopping."""
+    with context.database.unit_of_work() as uow:
+        uow.jobs.mark_unpublished([job_id])
         uow.commit()
 
 
-def _claim(workshop: Workshop, job_id: str) -> Job | None:
-    workshop.database.set_clock()
-    with workshop.database.unit_of_work() as uow:
-        claimed = claim_job(uow, job_id, workshop.database.now())
+def _claim(context: WorkerContext, job_id: str) -> Job | None:
+    """Claim the job, unless another worker has it or this worker has refused it."""
+    context.database.set_clock()
+    now = context.database.now()
+    with context.database.unit_of_work() as uow:
+        if refused := skip_refused_job(uow, job_id, context.identity, now):
+            claimed = None
+        else:
+            claimed = claim_job(uow, job_id, now, timedelta(seconds=context.settings.job_lease_s))
         uow.commit()
+    if refused:
+        _pause(context)
     return claimed
 
 
-def _hand_back(workshop: Workshop, claimed: Job) -> None:
-    with workshop.database.unit_of_work() as uow:
-        hand_back_job(uow, claimed, workshop.database.now())
-        uow.commit()
+def _pause(context: WorkerContext) -> None:
+    """Take no message for a while: an idle process would receive the refused job again."""
+    context.stopping.wait(context.settings.retry_pause_s)
 
 
-def _fail(workshop: Workshop, claimed: Job, error: str, *, hopeless: bool) -> None:
-    with workshop.database.unit_of_work() as uow:
-        task_id = uow.tasks.id_of(claimed.task_serial)
-        fail_job(uow, task_id, claimed, error[:_LONGEST_ERROR], workshop.database.now(), hopeless=hopeless)
-        uow.commit()
-
-
-def _tell_of_new_work(workshop: Workshop) -> None:
-    """Have the new model evaluated at once; the keeper would tell of it too, a moment later."""
+def _refuse(context: WorkerContext, claimed: Job, error: str) -> bool:
+    """Put the job back for another worker; false if there is none or the database fails."""
+    now, for_s = context.database.now(), context.settings.refusal_s
     try:
-        workshop.publisher.publish_waiting(workshop.database)
-    except BrokerAwayError as error:
-        _log.warning("the broker cannot be reached", error=str(error))
+        with context.database.unit_of_work() as uow:
+            refused = refuse_job(uow, claimed, context.identity, error, now, for_s=for_s)
+            uow.commit()
+    except (SQLAlchemyError, StorageFullError) as failure:
+        _log.warning("the refusal was not stored", error=describe_failure(failure))
+        return False
+    return refused
+
+
+def _hand_back(context: WorkerContext, claimed: Job) -> None:
+    with context.database.unit_of_work() as uow:
+        hand_back_job(uow, claimed, context.database.now())
+        uow.commit()
+
+
+def _fail(context: WorkerContext, claimed: Job, error: str, *, permanent: bool) -> None:
+    with context.database.unit_of_work() as uow:
+        task_id = uow.tasks.id_of(claimed.task_serial)
+        fail_job(
+            uow, task_id, claimed, error[:_MAX_ERROR_CHARACTERS], context.database.now(), permanent=permanent
+        )
+        uow.commit()
+
+
+def _publish_waiting(context: WorkerContext) -> None:
+    """Publish the evaluation of the new model at once, without waiting for the reconciler."""
+    try:
+        context.publisher.publish_waiting(context.database)
+    except BrokerUnavailableError as error:
+        _log.warning("the broker is unavailable", error=str(error))
