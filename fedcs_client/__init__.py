@@ -1,0 +1,6 @@
+"""Client library for devices and orchestrators: typed calls, retries, events, and a whole device."""
+
+from fedcs_client.api import Api, ApiError, AsyncApi, UnreachableError
+from fedcs_client.device import Device, DeviceEvaluation, Resources
+
+__all__ = ["Api", "ApiError", "AsyncApi", "Device", "DeviceEvaluation", "Resources", "UnreachableError"]
