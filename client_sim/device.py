@@ -1,72 +1,72 @@
-"""One device on the wall clock: it asks what there is to do, and does it when a real one would."""
+"""A device of a wall-clock run: polls for assignments, reports, trains and uploads."""
 
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import TypeVar
 
-from client_sim import calls
-from client_sim.api_client import ApiError, AsyncApi
-from client_sim.calls import Body, Call
-from client_sim.channel import Pace
 from client_sim.fleet import Fleet
-from client_sim.round_play import Played
-from client_sim.wall_round import WallRound
-from services.contract.reports import ReportRequest
-from services.contract.rounds import ReportAssignment, UpdateResponse
+from client_sim.round_simulation import SimulatedSlot
+from client_sim.wall_round import PacedUpload, WallRound
+from fedcs_client import endpoints
+from fedcs_client.api import ApiError, AsyncApi
+from fedcs_client.endpoints import Body, Call
+from services.contract.rounds import ReportAssignment, TrainAssignment, UpdateResponse
+from services.domain.channel import ChannelState
+from services.domain.nanoseconds import to_seconds
 from services.domain.rounds import SlotOutcome
+from services.domain.tasks import Dispatch
 
 Answer = TypeVar("Answer")
 
 _POLL_S = 60.0
-_PAUSE_S = 0.2
-"""Between two polls of a device that has done what it is still asked for."""
 _LATE = {"DEADLINE_PASSED", "SLOT_CLOSED"}
 
 
 @dataclass(frozen=True)
 class MeasuredUpload:
-    """An upload as it was meant, and as it went. Times are those of the clock on the wall."""
+    """The expected and the measured time of an upload, in wall-clock seconds."""
 
     round_number: int
     client_id: str
     size_bytes: int
     expected_s: float
-    """What the scheduled size takes at the throughput drawn."""
+    """The scheduled size ÷ the throughput, which is drawn or that of the uplink over time."""
     measured_s: float | None
-    """From the first to the last byte handed to the network. None: the service refused it before its end, or
-    it would have taken longer than the round's patience."""
+    """From the first to the last byte. None: the service rejected it before its end, or it would have
+    exceeded the round's time limit."""
     outcome: SlotOutcome
-    """As the service answered it; an update that was received may be left out of the average later."""
-    is_stand_in: bool
+    """From the response; aggregation may still reject a received update."""
+    is_synthetic: bool
 
 
-class Announced:
-    """The rounds that devices may be asked to take part in, by their ids."""
+class RoundRegistry:
+    """The rounds in progress, by id."""
 
     def __init__(self) -> None:
         self._rounds: defaultdict[str, asyncio.Future[WallRound | None]] = defaultdict(
             asyncio.get_running_loop().create_future
         )
 
-    def announce(self, round_: WallRound) -> None:
-        """Let its devices begin."""
+    def add(self, round_: WallRound) -> None:
+        """Add a round, so that its devices start."""
         self._rounds[round_.round_id].set_result(round_)
 
-    def withdraw(self, round_: WallRound) -> None:
-        """Keep nothing of a round that is over but that it was."""
-        over: asyncio.Future[WallRound | None] = asyncio.get_running_loop().create_future()
-        over.set_result(None)
-        self._rounds[round_.round_id] = over
+    def remove(self, round_: WallRound) -> None:
+        """Remove a round, and remember that it has ended."""
+        ended: asyncio.Future[WallRound | None] = asyncio.get_running_loop().create_future()
+        ended.set_result(None)
+        self._rounds[round_.round_id] = ended
 
-    async def find(self, round_id: str) -> WallRound | None:
-        """The round, as soon as it is announced; None: it is over. A device may hear of it earlier."""
+    async def wait_for(self, round_id: str) -> WallRound | None:
+        """Wait for the round to be added; None: it has ended."""
         return await asyncio.shield(self._rounds[round_id])
 
 
 class Device:
-    """One device of a fleet."""
+    """A device of the fleet."""
 
     def __init__(
         self,
@@ -75,8 +75,9 @@ class Device:
         number: int,
         *,
         task_id: str,
-        rounds: Announced,
+        rounds: RoundRegistry,
         on_upload: Callable[[MeasuredUpload], None],
+        run_time_s: Callable[[], float],
     ) -> None:
         self._api = api
         self._fleet = fleet
@@ -84,112 +85,178 @@ class Device:
         self._task_id = task_id
         self._rounds = rounds
         self._on_upload = on_upload
+        self._run_time_s = run_time_s
         self._client_id = fleet.client_id(number)
         self._key = fleet.key(self._client_id)
-        self.is_there = asyncio.Event()
-        """Set when the service has answered it: thousands need a while to connect."""
+        self.connected = asyncio.Event()
+        """Set after the first response: it takes a while to connect thousands of devices."""
 
-    async def live(self) -> None:
-        """Do what there is to do, for ever."""
-        await self._send(calls.assignments())
-        self.is_there.set()
+    async def run(self) -> None:
+        """Poll for assignments and carry them out until cancelled."""
+        known = None
         while True:
-            found = await self._send(calls.assignments(wait_s=_POLL_S))
-            ours = [one for one in found.assignments if one.task_id == self._task_id]
-            for assignment in ours:
+            found = await self._send(endpoints.assignments(_POLL_S, known))
+            self.connected.set()
+            if found is known:
+                continue
+            for assignment in found.assignments:
+                if assignment.task_id != self._task_id:
+                    continue
                 if isinstance(assignment, ReportAssignment):
                     await self._report()
                 else:
                     await self._take_part(assignment.round_id)
-            if found.assignments and not ours:
-                await asyncio.sleep(_PAUSE_S)  # somebody else's task, of all devices
+            known = found
 
     async def _send(self, call: Call[Answer]) -> Answer:
         return await self._api.send(call, key=self._key)
 
     async def _report(self) -> None:
-        reports = self._fleet.reports
-        report = ReportRequest(
-            client_id=self._client_id,
-            throughput_bps=float(reports.throughput_bps[self._number]),
-            compute_samples_per_s=float(reports.compute_samples_per_s[self._number]),
-            data_samples=int(reports.data_samples[self._number]),
-        )
-        await self._send(calls.post_report(report))
+        await self._send(endpoints.post_report(self._fleet.report_of(self._number, self._run_time_s())))
 
     async def _take_part(self, round_id: str) -> None:
-        if (round_ := await self._rounds.find(round_id)) is None:
-            await asyncio.sleep(_PAUSE_S)
+        if (round_ := await self._rounds.wait_for(round_id)) is None:
             return
-        if played := round_.join(self._client_id):
-            await self._update_and_upload(round_, played)
+        slot = round_.join(self._client_id) or await self._replace(round_)
+        if slot is not None:
+            await self._update_and_upload(round_, slot)
             round_.finish(self._client_id)
-        await round_.over()
+        await round_.wait_ended()
 
-    async def _update_and_upload(self, round_: WallRound, played: Played) -> None:
+    async def _update_and_upload(self, round_: WallRound, slot: SimulatedSlot) -> None:
         async with round_.downloads:
-            round_.take_model(await self._send(calls.round_model(round_.round_id)))
-        done_s = max(round_.begin_s, round_.now_s) + played.update_s
-        await round_.channel.is_next(self._client_id)
-        # What takes a while is done before the channel is free: a cell's uplink does not wait for it.
-        upload = self._upload(round_, played, await self._trained(round_))
-        await round_.channel.is_free(self._client_id)
-        await round_.until(max(done_s, round_.opens_s(self._client_id)))
-        if upload.is_stand_in and (trained := await self._trained(round_)):
-            upload = self._upload(round_, played, trained)
-        self._on_upload(await self._sent(round_, played, upload))
+            round_.set_model(await self._send(endpoints.round_model(round_.round_id)))
+        done_s = max(round_.begin_s(self._client_id), round_.now_s) + slot.update_s
+        is_on_ready = round_.schedule.dispatch is Dispatch.ON_READY
+        upload = self._upload_when_granted if is_on_ready else self._upload_when_free
+        if (absence := slot.absence) is None:
+            await upload(round_, slot, done_s)
+            return
+        leaves = round_.timeout_at(to_seconds(absence.left_ns))
+        try:
+            async with leaves:
+                await upload(round_, slot, done_s)
+        except TimeoutError:
+            if not leaves.expired():
+                raise
+            round_.channel(self._client_id).leave(self._client_id)
+            await round_.sleep_until(to_seconds(absence.back_ns))
+            round_.channel(self._client_id).rejoin(self._client_id)
+            await upload(round_, slot, done_s)
+
+    async def _upload_when_free(self, round_: WallRound, slot: SimulatedSlot, done_s: float) -> None:
+        await round_.channel(self._client_id).wait_next(self._client_id)
+        # Prepare the upload before the channel is free, so that the channel is not idle.
+        upload = self._upload(round_, slot, await self._trained(round_))
+        await round_.channel(self._client_id).wait_free(self._client_id)
+        await round_.sleep_until(max(done_s, round_.earliest_upload_s(self._client_id)))
+        if upload.is_synthetic and (trained := await self._trained(round_)):
+            upload = self._upload(round_, slot, trained)
+        self._on_upload(await self._send_upload(round_, slot, upload))
+
+    async def _replace(self, round_: WallRound) -> SimulatedSlot | None:
+        """What this device does if it was selected in the place of another one during the round."""
+        if round_.schedule.dispatch is Dispatch.SCHEDULED:
+            return None
+        (slot,) = (await self._send(endpoints.get_schedule(round_.round_id))).slots
+        return round_.add(slot)
+
+    async def _upload_when_granted(self, round_: WallRound, slot: SimulatedSlot, done_s: float) -> None:
+        """Upload each time that the channel is granted, until the service takes the update or refuses it."""
+        await round_.sleep_until(done_s)
+        upload = self._upload(round_, slot, await self._trained(round_))
+        while await self._is_granted(round_, slot):
+            measured = await self._send_upload(round_, slot, upload)
+            self._on_upload(measured)
+            if measured.outcome is not SlotOutcome.MISSED:
+                return
+
+    async def _is_granted(self, round_: WallRound, slot: SimulatedSlot) -> bool:
+        """Say that the update is done, and wait for the channel; false: there is no more grant."""
+        try:
+            answer = await self._send(
+                endpoints.mark_ready(round_.round_id, throughput_bps=round_.fresh_throughput_bps(slot))
+            )
+        except ApiError as error:
+            if error.status == HTTPStatus.CONFLICT:  # the round is over
+                return False
+            raise
+        if answer.state is not ChannelState.WAITING:
+            return answer.state is ChannelState.GRANTED
+        known = None
+        while True:
+            known = await self._send(endpoints.assignments(_POLL_S if known else 0.0, known))
+            states = [
+                one.channel
+                for one in known.assignments
+                if isinstance(one, TrainAssignment) and one.round_id == round_.round_id
+            ]
+            if states != [ChannelState.WAITING]:
+                return states == [ChannelState.GRANTED]
 
     async def _trained(self, round_: WallRound) -> bytes | None:
-        """The update that a worker trained in the device's place, if it is there."""
+        """The update that a worker trained for this device, if it is done."""
         if (training_id := round_.trainings.get(self._client_id)) is None:
             return None
         try:
-            return await self._api.send(calls.training_update(training_id))
-        except ApiError as refused:
-            if refused.problem.cause == "TRAINING_NOT_DONE":
+            return await self._api.send(endpoints.training_update(training_id))
+        except ApiError as error:
+            if error.problem.cause == "TRAINING_NOT_DONE":
                 return None
             raise
 
-    def _upload(self, round_: WallRound, played: Played, trained: bytes | None) -> "_Upload":
-        update = trained or round_.stand_in(self._number)
-        pace = Pace(played.upload_s, round_.hurry_at_s, lambda: round_.channel.leave(self._client_id))
+    def _upload(self, round_: WallRound, slot: SimulatedSlot, trained: bytes | None) -> "_Upload":
+        update = trained or round_.synthetic_update(self._number)
+        pace = PacedUpload(
+            round_.pace(slot),
+            round_.time_limit_s,
+            lambda: round_.channel(self._client_id).leave(self._client_id),
+        )
         samples = self._fleet.data_samples(self._client_id)
-        call = calls.upload_update(round_.round_id, self._client_id, Body(update, pace.chunks), samples)
-        return _Upload(call, pace, len(update), is_stand_in=trained is None)
+        body = Body(update, pace.chunks)
+        call = endpoints.upload_update(
+            round_.round_id,
+            self._client_id,
+            body,
+            samples,
+            encoding=round_.schedule.update_encoding,
+            update_s=slot.update_s,
+        )
+        return _Upload(call, pace, len(update), is_synthetic=trained is None)
 
-    async def _sent(self, round_: WallRound, played: Played, upload: "_Upload") -> MeasuredUpload:
+    async def _send_upload(self, round_: WallRound, slot: SimulatedSlot, upload: "_Upload") -> MeasuredUpload:
         outcome = SlotOutcome.RECEIVED
         try:
             await self._send(upload.call)
-        except ApiError as refused:
-            outcome = outcome_of(refused)
+        except ApiError as error:
+            outcome = outcome_of(error)
         return MeasuredUpload(
             round_number=round_.number,
             client_id=self._client_id,
             size_bytes=upload.size_bytes,
-            expected_s=played.upload_s,
+            expected_s=slot.upload_s if upload.pace.expected_s is None else upload.pace.expected_s,
             measured_s=upload.pace.measured_s,
             outcome=outcome,
-            is_stand_in=upload.is_stand_in,
+            is_synthetic=upload.is_synthetic,
         )
 
 
 @dataclass(frozen=True)
 class _Upload:
-    """An update that is ready to be sent."""
+    """A prepared upload."""
 
     call: Call[UpdateResponse]
-    pace: Pace
+    pace: PacedUpload
     size_bytes: int
-    is_stand_in: bool
+    is_synthetic: bool
 
 
-def outcome_of(refused: ApiError) -> SlotOutcome:
-    """What it means for the slot that an update was refused."""
-    if refused.problem.cause in _LATE:
+def outcome_of(error: ApiError) -> SlotOutcome:
+    """The outcome of a slot whose update was rejected."""
+    if error.problem.cause in _LATE:
         return SlotOutcome.LATE
-    if refused.status == 409:
+    if error.status == 409:
         return SlotOutcome.MISSED
-    if refused.status in (413, 422):
+    if error.status in (413, 422):
         return SlotOutcome.REJECTED
-    raise refused
+    raise error

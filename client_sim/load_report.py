@@ -1,24 +1,204 @@
-"""What a load test found: JSON for machines, a table for people."""
+"""Results of a load test: latencies, errors and memory of the service; JSON and a table."""
 
+import asyncio
 import json
+import re
+import time
+from array import array
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from rich.table import Table
 
-from client_sim.load_latency import Measured, Operation, Tally
 from client_sim.results import write_file
-from client_sim.server_memory import MemoryFigures
+from fedcs_client import endpoints
+from fedcs_client.api import ApiError, AsyncApi
+from fedcs_client.endpoints import Call
+from fedcs_client.retry import BrokenAnswerError
+from services.errors import FedCSError
+
+BUCKET_S = 10.0
+_NO_ANSWER = "no answer by the end"
+
+Answer = TypeVar("Answer")
+
+
+class Operation(StrEnum):
+    """The operations that are recorder."""
+
+    REPORT = "report"
+    LONG_POLL = "long poll"
+    """The delay of the response after the poll's timeout or after the round was opened."""
+    DOWNLOAD = "model download"
+    UPLOAD = "upload"
+    OPEN_ROUND = "open round"
+    CLOSE_ROUND = "close round"
+    """Of rounds with failed uploads, which do not end by themselves."""
+    AGGREGATION = "aggregation"
+    """From the response to the last upload to the event of the new model."""
+    EVENTS = "events"
+    METRICS = "metrics"
+
+
+class OperationStats:
+    """The latencies and errors of an operation."""
+
+    def __init__(self) -> None:
+        self.latencies_s = array("d")
+        self.errors: Counter[str] = Counter()
+        self.per_bucket: Counter[int] = Counter()
+        """Responses in each 10 s since the start."""
+
+
+class CallRecorder:
+    """Sends calls, and records their latencies and errors."""
+
+    def __init__(self, api: AsyncApi, duration_s: float) -> None:
+        self._api = api
+        self.starts_s = time.monotonic()
+        self.ends_s = self.starts_s + duration_s
+        self.stats = {operation: OperationStats() for operation in Operation}
+        self.lags_s = array("d")
+        """The delays of this process's timers: large values mean that the load generator was too busy."""
+
+    async def send(
+        self, operation: Operation, call: Call[Answer], key: str | None = None, due_s: float | None = None
+    ) -> Answer | None:
+        """Send a call and record its latency since ``due_s`` (default: now); None after an error."""
+        since_s = time.monotonic() if due_s is None else due_s
+        answer = await self.send_untimed(operation, call, key)
+        if answer is not None:
+            self.record_response(operation, time.monotonic() - since_s)
+        return answer
+
+    async def send_untimed(
+        self, operation: Operation, call: Call[Answer], key: str | None = None
+    ) -> Answer | None:
+        """Send a call without recording its latency; None after an error, which is recorded."""
+        with self.recording_timeouts(operation):
+            try:
+                return await self._api.send(call, key)
+            except FedCSError as error:
+                self.record_error(operation, error_kind(error))
+                return None
+
+    def record_response(self, operation: Operation, latency_s: float) -> None:
+        """Record a response."""
+        stats = self.stats[operation]
+        stats.latencies_s.append(latency_s)
+        stats.per_bucket[int((time.monotonic() - self.starts_s) // BUCKET_S)] += 1
+
+    def record_error(self, operation: Operation, kind: str) -> None:
+        """Record an error."""
+        self.stats[operation].errors[kind] += 1
+
+    @contextmanager
+    def recording_timeouts(self, operation: Operation) -> Iterator[None]:
+        """Record an error if the call is cancelled after the end of the test; before, the user did it."""
+        try:
+            yield
+        except asyncio.CancelledError:
+            if time.monotonic() >= self.ends_s:
+                self.record_error(operation, _NO_ANSWER)
+            raise
+
+    async def wait_until(self, due_s: float) -> None:
+        """Sleep until a time, and record the delay of the timer."""
+        if (wait_s := due_s - time.monotonic()) > 0:
+            await asyncio.sleep(wait_s)
+            self.lags_s.append(time.monotonic() - due_s)
+
+    @property
+    def answers(self) -> int:
+        """The number of responses."""
+        return sum(len(stats.latencies_s) for stats in self.stats.values())
+
+    @property
+    def errors(self) -> int:
+        """The number of errors."""
+        return sum(stats.errors.total() for stats in self.stats.values())
+
+
+def error_kind(error: FedCSError) -> str:
+    """The kind of an error, to count errors by."""
+    if isinstance(error, ApiError):
+        return f"{error.status} {error.problem.cause}"
+    failure: BaseException = error
+    while (
+        failure.__cause__ is not None
+    ):  # the first cause is the most specific, such as ConnectionRefusedError
+        failure = failure.__cause__
+        if isinstance(failure, BrokenAnswerError):
+            reason = str(failure).partition(":")[0]
+            return reason if reason[:3].isdecimal() else "invalid response"
+    return type(failure).__name__
+
+
+_SAMPLE_EVERY_S = 2.0
+_WARM_UP_SHARE = 0.25
+_MAX_WARM_UP_S = 30.0
+_RESIDENT = re.compile(r"^process_resident_memory_bytes (\S+)$", re.MULTILINE)
+_MEGABYTE = 1e6
+
+
+@dataclass(frozen=True)
+class MemorySample:
+    """The service's resident memory at a time of the test."""
+
+    at_s: float
+    resident_mb: float
+
+
+@dataclass(frozen=True)
+class MemorySummary:
+    """The service's memory after the warm-up, in which caches and pools fill."""
+
+    first_mb: float
+    last_mb: float
+    most_mb: float
+    slope_mb_per_min: float | None
+    """By least squares; None with fewer than three samples."""
+    samples: Sequence[MemorySample]
+    """All samples, including the warm-up."""
+
+
+async def sample_memory(recorder: CallRecorder, samples: list[MemorySample]) -> None:
+    """Sample the service's memory until the end; there are no samples if it does not expose it."""
+    due_s = recorder.starts_s
+    while due_s <= recorder.ends_s:
+        await recorder.wait_until(due_s)
+        metrics = await recorder.send(Operation.METRICS, endpoints.server_metrics())
+        if metrics is not None and (found := _RESIDENT.search(metrics)):
+            at_s = time.monotonic() - recorder.starts_s
+            samples.append(MemorySample(at_s, float(found[1]) / _MEGABYTE))
+        due_s = max(due_s + _SAMPLE_EVERY_S, time.monotonic())
+
+
+def summarize_memory(samples: Sequence[MemorySample], duration_s: float) -> MemorySummary | None:
+    """Summarize the samples; None if there are none after the warm-up."""
+    warm_up_s = min(_WARM_UP_SHARE * duration_s, _MAX_WARM_UP_S)
+    warm = [sample for sample in samples if sample.at_s >= warm_up_s]
+    if not warm:
+        return None
+    minutes = np.array([sample.at_s for sample in warm]) / 60
+    resident_mb = np.array([sample.resident_mb for sample in warm])
+    slope = float(np.polyfit(minutes, resident_mb, 1)[0]) if len(warm) >= 3 else None
+    return MemorySummary(
+        float(resident_mb[0]), float(resident_mb[-1]), float(resident_mb.max()), slope, list(samples)
+    )
+
 
 _PERCENTS = (50, 90, 95, 99)
 
 
 @dataclass(frozen=True)
-class LatencyFigures:
+class LatencySummary:
     """The distribution of latencies, in seconds."""
 
     p50_s: float
@@ -29,46 +209,46 @@ class LatencyFigures:
 
 
 @dataclass(frozen=True)
-class OperationFigures:
-    """What became of one operation's calls."""
+class OperationSummary:
+    """The results of an operation."""
 
     count: int
-    """Those that were answered as hoped for."""
+    """The number of successful calls."""
     errors: Mapping[str, int]
-    """The others, by kind."""
+    """The number of errors by kind."""
     per_s: float
-    latency: LatencyFigures | None
-    """Of those that were answered, from the moment each was due."""
+    latency: LatencySummary | None
+    """Of successful calls, from the time each was due."""
     per_10_s: Sequence[int]
-    """How many were answered in each ten seconds."""
+    """Responses in each 10 s."""
 
 
 @dataclass(frozen=True)
 class LoadReport:
-    """What a load test found."""
+    """The report of a load test."""
 
     settings: Mapping[str, Any]
     duration_s: float
-    """How long there was load; less than asked for if it was ended early."""
+    """The duration of the load; shorter than set if the test was ended early."""
     ended_early: bool
     rounds: int
-    """Those that were aggregated."""
-    operations: Mapping[Operation, OperationFigures]
-    """Those that occurred."""
-    lag: LatencyFigures | None
-    """How late clients of this test woke up: where it is much, this machine was too busy."""
-    memory: MemoryFigures | None
+    """The number of aggregated rounds."""
+    operations: Mapping[Operation, OperationSummary]
+    """Only operations that occurred."""
+    lag: LatencySummary | None
+    """The delays of timers in the load generator."""
+    memory: MemorySummary | None
     clients_left: int
-    """Those that are still enrolled."""
+    """Clients that are still enrolled."""
 
     @property
     def errors(self) -> int:
-        """How many there were, of any kind."""
+        """The number of errors."""
         return sum(sum(figures.errors.values()) for figures in self.operations.values())
 
     @property
     def requests_per_s(self) -> float:
-        """How many calls were answered a second; an aggregation is none."""
+        """Responses per second, without aggregations."""
         return sum(
             figures.per_s
             for operation, figures in self.operations.items()
@@ -76,20 +256,20 @@ class LoadReport:
         )
 
 
-def latency_figures(latencies_s: Sequence[float]) -> LatencyFigures | None:
-    """Their percentiles; None for none."""
+def summarize_latency(latencies_s: Sequence[float]) -> LatencySummary | None:
+    """Percentiles; None if there are no values."""
     if not latencies_s:
         return None
     p50_s, p90_s, p95_s, p99_s, max_s = np.percentile(np.asarray(latencies_s), (*_PERCENTS, 100)).tolist()
-    return LatencyFigures(p50_s, p90_s, p95_s, p99_s, max_s)
+    return LatencySummary(p50_s, p90_s, p95_s, p99_s, max_s)
 
 
-def operation_figures(measured: Measured, duration_s: float) -> dict[Operation, OperationFigures]:
-    """What became of each operation that occurred."""
+def summarize_operations(recorder: CallRecorder, duration_s: float) -> dict[Operation, OperationSummary]:
+    """Summarize every operation that occurred."""
     return {
-        operation: _figures(tally, duration_s)
-        for operation, tally in measured.tallies.items()
-        if tally.latencies_s or tally.errors
+        operation: _summarize(stats, duration_s)
+        for operation, stats in recorder.stats.items()
+        if stats.latencies_s or stats.errors
     }
 
 
@@ -100,7 +280,7 @@ def write_report(path: Path, report: LoadReport) -> None:
 
 
 def load_table(report: LoadReport) -> Table:
-    """A row for each operation; below them what else there is to say."""
+    """A table with a row for each operation, and remarks below it."""
     headline = f"{report.settings['clients']} clients for {report.duration_s:.0f} s"
     table = Table(
         title=f"{headline}{' (ended early)' if report.ended_early else ''}; times in ms",
@@ -122,15 +302,15 @@ def load_table(report: LoadReport) -> Table:
     return table
 
 
-def _figures(tally: Tally, duration_s: float) -> OperationFigures:
-    count = len(tally.latencies_s)
-    buckets = range(max(tally.per_bucket, default=-1) + 1)
-    return OperationFigures(
+def _summarize(stats: OperationStats, duration_s: float) -> OperationSummary:
+    count = len(stats.latencies_s)
+    buckets = range(max(stats.per_bucket, default=-1) + 1)
+    return OperationSummary(
         count,
-        dict(tally.errors.most_common()),
+        dict(stats.errors.most_common()),
         count / duration_s if duration_s else 0.0,
-        latency_figures(tally.latencies_s),
-        [tally.per_bucket[bucket] for bucket in buckets],
+        summarize_latency(stats.latencies_s),
+        [stats.per_bucket[bucket] for bucket in buckets],
     )
 
 
@@ -139,19 +319,19 @@ def _remarks(report: LoadReport) -> list[str]:
     kinds: Counter[str] = Counter()
     for figures in report.operations.values():
         kinds.update(figures.errors)
-    told = ", ".join(f"{number} × {kind}" for kind, number in kinds.most_common())
-    remarks.append(f"errors: {told or 'none'}")
+    listed = ", ".join(f"{number} × {kind}" for kind, number in kinds.most_common())
+    remarks.append(f"errors: {listed or 'none'}")
     if report.memory is not None:
         slope = report.memory.slope_mb_per_min
-        grows = "" if slope is None else f" ({slope:+.1f} MB/min)"
+        growth = "" if slope is None else f" ({slope:+.1f} MB/min)"
         remarks.append(
-            f"memory of the service: {report.memory.first_mb:.0f} MB after warming up, "
-            f"{report.memory.last_mb:.0f} MB at the end{grows}"
+            f"service memory: {report.memory.first_mb:.0f} MB after warm-up, "
+            f"{report.memory.last_mb:.0f} MB at the end{growth}"
         )
     if report.lag is not None:
         remarks.append(
-            f"clients woke up {1000 * report.lag.p99_s:.0f} ms late or less, 99 % of the time: "
-            "as much of the times may be this machine's own"
+            f"timer delay in the load generator, p99: {1000 * report.lag.p99_s:.0f} ms "
+            "(latencies may include it)"
         )
     if report.clients_left:
         remarks.append(f"{report.clients_left} clients are still enrolled")

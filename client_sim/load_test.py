@@ -1,9 +1,4 @@
-"""A load test: thousands of clients that report, poll and upload at a running service, all at the same time.
-
-Each is an asyncio task with a key of its own. Reports are due at moments of their own, and their latency
-counts from then, so a service that falls behind is seen to do so (``client_sim.load_latency``); a client's
-download and upload, and the rounds, come one after the other, as they do in life.
-"""
+"""Load test: thousands of clients report, poll and upload to a running service at the same time."""
 
 import asyncio
 import time
@@ -12,44 +7,137 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 
-from client_sim import calls
-from client_sim.api_client import AsyncApi
+from client_sim.connect import allow_open_files
 from client_sim.fleet import Fleet
-from client_sim.load_devices import LoadDevices
-from client_sim.load_latency import Measured
-from client_sim.load_report import LoadReport, latency_figures, operation_figures
-from client_sim.load_round import LoadRounds
-from client_sim.load_settings import LoadSettings
-from client_sim.open_files import allow_open_files
-from client_sim.server_memory import MemorySample, memory_figures, sample_memory
-from client_sim.task_start import begin_task, task_of
-from client_sim.together import together
-from services.errors import FedCSError
+from client_sim.load_report import (
+    CallRecorder,
+    LoadReport,
+    MemorySample,
+    sample_memory,
+    summarize_latency,
+    summarize_memory,
+    summarize_operations,
+)
+from client_sim.load_round import LoadDevices, LoadRounds
+from client_sim.runs import fleet_task, start_task, task_group
+from client_sim.scenario import (
+    MAX_CLIENTS,
+    MAX_MODEL_BYTES,
+    MIN_MODEL_BYTES,
+    CellSettings,
+    NetworkCell,
+    Scenario,
+    SyntheticUpdateSettings,
+)
+from fedcs_client import endpoints
+from fedcs_client.api import AsyncApi
+from services.contract.tasks import TaskRequest
+from services.domain.tasks import Clock
+from services.errors import FedCSError, SettingsError
+
+_DAY_S = 24 * 3600.0
+_SCHEDULED_BYTES = 1_000_000
+"""The size that rounds are scheduled for, so that ``model_bytes`` does not change the number of uploads."""
+_LIMITS: dict[str, tuple[float, float]] = {
+    "cells": (1, 1000),
+    "clients": (1, MAX_CLIENTS),
+    "duration_s": (1, _DAY_S),
+    "report_every_s": (0.1, _DAY_S),
+    "round_every_s": (0.1, _DAY_S),
+    "asked_per_round": (1, MAX_CLIENTS),
+    "round_deadline_s": (1, 1e6),
+    "model_bytes": (MIN_MODEL_BYTES, MAX_MODEL_BYTES),
+    "long_polls": (0, MAX_CLIENTS),
+    "poll_wait_s": (1, 60),
+}
+
+
+@dataclass(frozen=True)
+class LoadSettings:
+    """The load. The defaults suit two cores shared by service, worker and load test."""
+
+    clients: int = 5000
+    cells: int = 1
+    """The clients are spread over so many cells, ``load-1``, ``load-2`` and so on; 1: the default cell."""
+    duration_s: float = 120.0
+    report_every_s: float = 20.0
+    """The interval between the reports of a client."""
+    round_every_s: float = 5.0
+    """The interval between rounds; a round that takes longer delays the next."""
+    asked_per_round: int = 500
+    """Candidates in each round; the deadline limits how many of them are selected."""
+    round_deadline_s: float = 45.0
+    """In simulated time."""
+    model_bytes: int = 1_000_000
+    update_encoding: str = "float32"
+    model_encoding: str = "float32"
+    long_polls: int = 100
+    """Clients that long-poll; the load test itself notifies the others."""
+    poll_wait_s: float = 25.0
+    keep_clients: bool = False
+    """Do not remove the clients after the test."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, (least, most) in _LIMITS.items():
+            value = getattr(self, name)
+            if not least <= value <= most:
+                raise SettingsError(f"{name} is {value:g}: it must be from {least:g} to {most:g}")
+        if self.cells > self.clients:
+            raise SettingsError(f"{self.cells} cells: there are only {self.clients} clients")
+        if self.long_polls > self.clients:
+            raise SettingsError(f"{self.long_polls} long polls: there are only {self.clients} clients")
+        if self.round_every_s > self.duration_s:
+            raise SettingsError(f"the test of {self.duration_s:g} s is too short for a round")
+
+    def scenario(self) -> Scenario:
+        """The cell and the task."""
+        task = TaskRequest(
+            name="load test",
+            clock=Clock.SIMULATED,
+            request_fraction=min(1.0, self.asked_per_round / self.clients),
+            round_deadline_s=self.round_deadline_s,
+            model_size_bytes=_SCHEDULED_BYTES,
+            update_encoding=self.update_encoding,
+            model_encoding=self.model_encoding,
+            seed=self.seed,
+        )
+        return Scenario(
+            name="load test",
+            seed=self.seed,
+            rounds=1,
+            cell=CellSettings(clients=self.clients),
+            cells=[NetworkCell(cell_id=f"load-{number + 1}") for number in range(self.cells)]
+            if self.cells > 1
+            else [],
+            task=task,
+            synthetic_update=SyntheticUpdateSettings(model_bytes=self.model_bytes),
+        )
+
 
 _DRAIN_S = 10.0
-"""How long after the end answers are awaited."""
+"""How long to wait for responses after the end."""
 _TICK_S = 1.0
-_REMOVERS = 4
 _CLEAN_UP_S = 60.0
-"""So long may it take; a client takes about 5 ms. What is not removed by then is left, and told."""
+"""Clients that are not removed in this time stay enrolled; the report gives their number."""
 _OTHER_FILES = 200
 
 
 @dataclass(frozen=True)
 class LoadProgress:
-    """How far a load test is."""
+    """The progress of a load test."""
 
     stage: str
-    """What is being done, in a few words."""
+    """The current step."""
     elapsed_s: float = 0.0
     answers: int = 0
     errors: int = 0
     rounds: int = 0
     resident_mb: float | None = None
-    """The service's memory, as far as it tells."""
+    """The service's memory, if it is known."""
 
     def text(self, duration_s: float) -> str:
-        """In a line."""
+        """A line for the terminal."""
         if not self.elapsed_s:
             return self.stage
         memory = "" if self.resident_mb is None else f", service {self.resident_mb:.0f} MB"
@@ -62,22 +150,21 @@ class LoadProgress:
 async def run_load_test(
     api: AsyncApi, settings: LoadSettings, on_tick: Callable[[LoadProgress], None]
 ) -> LoadReport:
-    """Put the service under load and tell what came of it.
+    """Run a load test and return its report.
 
-    The ``api`` has no patience (``patience_s=0``): a call that had to be sent again is an error here. What
-    goes wrong before the load begins is raised; from then on it is counted. Cancelled from then on, this ends
-    early, and returns what was measured so far.
+    The ``api`` must not retry (``retry_timeout_s=0``). Errors before the load starts are raised; later
+    ones are counted. If it is cancelled during the load, it returns the report so far.
     """
     allow_open_files(settings.clients + settings.long_polls + _OTHER_FILES)
     scenario = settings.scenario()
     fleet = Fleet.draw(scenario, f"load-{uuid.uuid4().hex[:8]}")
     on_tick(LoadProgress("enrolling clients"))
-    await fleet.enrol(api)
     task_id = None
     try:
+        await fleet.enrol(api)
         await fleet.report(api)
-        task = task_of(fleet, scenario.task, training=False)
-        task_id = await begin_task(api, scenario, task, training=False)
+        task = fleet_task(fleet, scenario.task, training=False)
+        task_id = await start_task(api, scenario, task, training=False)
         load = _Load(api, settings, fleet, task_id, on_tick)
         await load.run()
     finally:
@@ -87,7 +174,7 @@ async def run_load_test(
 
 
 class _Load:
-    """The load itself, while it lasts."""
+    """A load test in progress."""
 
     def __init__(
         self,
@@ -101,65 +188,70 @@ class _Load:
         self._fleet = fleet
         self._on_tick = on_tick
         self._samples: list[MemorySample] = []
-        self._measured = Measured(api, settings.duration_s)
-        self._rounds = LoadRounds(api, self._measured, task_id, settings.round_every_s)
+        self._recorder = CallRecorder(api, settings.duration_s)
+        self._rounds = LoadRounds(api, self._recorder, task_id, settings.round_every_s)
         self._duration_s = settings.duration_s
         self._ended_early = False
 
     async def run(self) -> None:
-        """Make the load until its time is over or this is cancelled."""
+        """Generate load until the time is over or this is cancelled."""
         try:
-            await self._run_beside()
+            await self._run_with_monitors()
         except asyncio.CancelledError:
             task = asyncio.current_task()
-            assert task is not None, "this is awaited by one"
+            assert task is not None, "a coroutine runs in a task"
             task.uncancel()
             self._ended_early = True
             self._duration_s = min(self._elapsed_s, self._duration_s)
 
     def report(self, clients_left: int) -> LoadReport:
-        """What was measured."""
+        """The report so far."""
         return LoadReport(
             settings=asdict(self._settings),
             duration_s=self._duration_s,
             ended_early=self._ended_early,
             rounds=self._rounds.aggregated,
-            operations=operation_figures(self._measured, self._duration_s),
-            lag=latency_figures(self._measured.lags_s),
-            memory=memory_figures(self._samples, self._duration_s),
+            operations=summarize_operations(self._recorder, self._duration_s),
+            lag=summarize_latency(self._recorder.lags_s),
+            memory=summarize_memory(self._samples, self._duration_s),
             clients_left=clients_left,
         )
 
     @property
     def _elapsed_s(self) -> float:
-        return time.monotonic() - self._measured.begins_s
+        return time.monotonic() - self._recorder.starts_s
 
-    async def _run_beside(self) -> None:
-        """The load, and beside it those who watch it, who go when it is over."""
-        async with together() as watchers:
-            watching = [watchers.create_task(watch) for watch in (self._rounds.follow(), self._tick())]
+    async def _run_with_monitors(self) -> None:
+        """Generate load while following events and showing progress."""
+        async with task_group() as group:
+            monitors = [group.create_task(monitor) for monitor in (self._rounds.follow(), self._tick())]
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._settings.duration_s + _DRAIN_S):
-                    await self._make_load()
-            for watcher in watching:
-                watcher.cancel()
+                    await self._generate_load()
+            for monitor in monitors:
+                monitor.cancel()
 
-    async def _make_load(self) -> None:
+    async def _generate_load(self) -> None:
         settings = self._settings
         devices = LoadDevices(
-            self._measured, self._fleet, self._rounds, settings.report_every_s, settings.poll_wait_s
+            self._recorder,
+            self._fleet,
+            self._rounds,
+            settings.report_every_s,
+            settings.poll_wait_s,
+            terms=settings.scenario().task,
         )
 
         def is_polling(client_id: str) -> bool:
             return self._fleet.number(client_id) < settings.long_polls
 
-        async with together() as load:
-            load.create_task(sample_memory(self._measured, self._samples))
-            load.create_task(self._rounds.keep_going(devices.take_part, is_polling))
+        async with task_group() as load:
+            load.create_task(sample_memory(self._recorder, self._samples))
+            load.create_task(self._rounds.run_rounds(devices.participate, is_polling))
             for number in range(settings.long_polls):
-                load.create_task(devices.keep_polling(number))
+                load.create_task(devices.poll_loop(number))
             for number in range(settings.clients):
-                load.create_task(devices.keep_reporting(number))
+                load.create_task(devices.report_loop(number))
 
     async def _tick(self) -> None:
         while True:
@@ -167,8 +259,8 @@ class _Load:
                 LoadProgress(
                     "under load",
                     min(self._elapsed_s, self._settings.duration_s),
-                    self._measured.answers,
-                    self._measured.errors,
+                    self._recorder.answers,
+                    self._recorder.errors,
                     self._rounds.aggregated,
                     self._samples[-1].resident_mb if self._samples else None,
                 )
@@ -177,19 +269,8 @@ class _Load:
 
 
 async def _clean_up(api: AsyncApi, settings: LoadSettings, fleet: Fleet, task_id: str | None) -> int:
-    """Cancel the task and remove the clients, as far as the service lets it; how many clients are left."""
-    numbers, removed = iter(range(len(fleet))), []
-
-    async def remove() -> None:
-        with suppress(FedCSError):
-            for number in numbers:
-                await api.send(calls.remove_client(fleet.client_id(number)))
-                removed.append(number)
-
-    with suppress(FedCSError, TimeoutError):
-        async with asyncio.timeout(_CLEAN_UP_S):
-            if task_id is not None:
-                await api.send(calls.cancel_task(task_id))
-            if not settings.keep_clients:
-                await asyncio.gather(*(remove() for _ in range(_REMOVERS)))
-    return len(fleet) - len(removed)
+    """Cancel the task and remove the clients; return how many clients are left."""
+    if task_id is not None:
+        with suppress(FedCSError, TimeoutError):
+            await asyncio.wait_for(api.send(endpoints.cancel_task(task_id)), _CLEAN_UP_S)
+    return len(fleet) if settings.keep_clients else await fleet.remove(api, _CLEAN_UP_S)

@@ -1,60 +1,140 @@
-"""Trials, two at a time: while one waits for its slowest client or for an average, the other trains."""
+"""``fedcs reproduce``: list the trials, and run the remaining ones, two in parallel."""
 
+import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from client_sim.api_client import AsyncApi
-from client_sim.reproduction.results_file import Line, ResultsFile, TrialRun
-from client_sim.reproduction.rows import Trial
-from client_sim.reproduction.trial import Workplace, going_on
-from client_sim.reproduction.until import Until
-from client_sim.together import together
+from client_sim.connect import start_stack
+from client_sim.reproduction.progress import PARALLEL_TRIALS, progress_table, trial_progress
+from client_sim.reproduction.results_file import (
+    ResultLine,
+    ResultsFile,
+    longest_runs,
+    open_results,
+    read_results,
+    read_runs,
+)
+from client_sim.reproduction.rows import Trial, scenario_of
+from client_sim.reproduction.trial import PlannedTrial, TrialStore, resume_trial
+from client_sim.runs import RunError, task_group
+from client_sim.scenario import ScenarioError
+from fedcs_client.api import AsyncApi
+from services.errors import FedCSError
 
-AT_ONCE = 2
+
+class NoRowError(FedCSError):
+    """No row of the paper's tables matches the options."""
+
+    cause: ClassVar[str] = "NO_SUCH_ROW"
+
+
+class TrialsLeftError(FedCSError):
+    """Some trials could not be run."""
+
+    cause: ClassVar[str] = "TRIALS_LEFT"
+
+
+@dataclass(frozen=True)
+class TrialPlan:
+    """The trials to run, in this order."""
+
+    planned: Sequence[PlannedTrial]
+
+    def __post_init__(self) -> None:
+        if not self.planned:
+            raise NoRowError(
+                "no row of the paper's tables matches these options; use fewer options, or --list"
+            )
+
+    def runnable(self) -> tuple[list[PlannedTrial], list[str]]:
+        """The trials that this version can run, and why it cannot run the others."""
+        possible, refused = [], []
+        for planned in self.planned:
+            try:
+                scenario_of(planned.trial)
+            except ScenarioError as error:
+                refused.append(f"{planned.trial}: {error}")
+            else:
+                possible.append(planned)
+        return possible, refused
+
+
+@dataclass
+class TrialQueue:
+    """The trials that wait, in order; a trial is never run twice at the same time."""
+
+    waiting: list[PlannedTrial]
+    running: set[Trial] = field(default_factory=set)
+
+    def take(self) -> PlannedTrial | None:
+        """The next trial that is not running; None if there is none."""
+        for planned in self.waiting:
+            if planned.trial not in self.running:
+                self.waiting.remove(planned)
+                self.running.add(planned.trial)
+                return planned
+        return None
+
+    def finish(self, planned: PlannedTrial) -> None:
+        """Mark a trial as no longer running."""
+        self.running.remove(planned.trial)
 
 
 @dataclass(frozen=True)
 class Campaign:
-    """Trials on one service, and where their rounds are recorded."""
+    """Runs trials on a service, and records their rounds."""
 
     api: AsyncApi
-    workplace: Workplace
+    store: TrialStore
     results: ResultsFile
-    until: Until
-    known: Sequence[TrialRun]
-    """What has been recorded before."""
+    results_path: Path
+    failed: list[str] = field(default_factory=list)
+    """Trials whose task failed, and why."""
 
-    async def run(self, trials: Sequence[Trial], console: Console) -> None:
-        """Play trials to where they are to go, each after the rounds known of it."""
-        waiting = iter(trials)
+    async def run(self, planned_trials: Sequence[PlannedTrial], console: Console) -> None:
+        """Run trials to their end, each from its last recorded round."""
+        queue = TrialQueue(list(planned_trials))
         with _progress(console) as progress:
-            overall = progress.add_task("all trials", total=len(trials), note="")
+            overall = progress.add_task("all trials", total=len(planned_trials), note="")
 
-            async def play_some() -> None:
-                for trial in waiting:
-                    bar = progress.add_task(str(trial), total=self.until.minutes, note="starting")
+            async def run_next() -> None:
+                while (planned := queue.take()) is not None:
+                    bar = progress.add_task(
+                        str(planned.trial), total=planned.until.minutes, note=f"until {planned.until}"
+                    )
 
-                    def show(line: Line, best: float, bar: TaskID = bar) -> None:
+                    def show(line: ResultLine, best: float, bar: TaskID = bar) -> None:
                         minutes = line.elapsed_s / 60
                         progress.update(bar, completed=minutes, note=_note(line, best))
-                        if not console.is_terminal:  # where no bar is drawn
+                        if not console.is_terminal:  # no progress bar
                             console.print(f"{line.trial}: {_note(line, best)}")
 
-                    await self._play(trial, show)
+                    try:
+                        await self._run_trial(planned, show)
+                    except RunError as error:
+                        self.failed.append(f"{planned.trial}: {error}")
+                        console.print(self.failed[-1])
+                    queue.finish(planned)
+                    progress.remove_task(bar)
                     progress.advance(overall)
 
-            async with together() as group:
-                for _ in range(AT_ONCE):
-                    group.create_task(play_some())
+            async with task_group() as group:
+                for _ in range(PARALLEL_TRIALS):
+                    group.create_task(run_next())
 
-    async def _play(self, trial: Trial, show: Callable[[Line, float], None]) -> None:
-        round_s = 60.0 * trial.row.round_minutes
+    async def _run_trial(self, planned: PlannedTrial, show: Callable[[ResultLine, float], None]) -> None:
+        known = read_runs(self.results_path)
+        if planned.is_done(longest_runs(known).get(planned.trial)):
+            return  # an earlier entry of the campaign has run it far enough
+        round_s = 60.0 * planned.trial.row.round_minutes
         async with (
-            going_on(self.api, self.workplace, trial, self.known) as (before, lines),
+            resume_trial(self.api, self.store, planned.trial, known) as (before, lines),
             aclosing(lines),
         ):
             best = (before.best_accuracy if before is not None else None) or 0.0
@@ -62,13 +142,14 @@ class Campaign:
                 self.results.append(line)
                 best = max(best, line.accuracy or 0.0)
                 show(line, best)
-                if self.until.reached(line.elapsed_s, best, round_s):
+                if planned.until.reached(line.elapsed_s, best, round_s):
                     return
 
 
-def _note(line: Line, best: float) -> str:
+def _note(line: ResultLine, best: float) -> str:
     return (
-        f"{line.elapsed_s / 60:g} min, round {line.number}, {line.received} clients, best accuracy {best:.3f}"
+        f"{line.elapsed_s / 60:.4g} min, round {line.number}, {line.received} clients, "
+        f"best accuracy {best:.3f}"
     )
 
 
@@ -80,3 +161,52 @@ def _progress(console: Console) -> Progress:
         TimeElapsedColumn(),
         console=console,
     )
+
+
+def list_trials(console: Console, plan: TrialPlan, results_path: Path) -> None:
+    """Print the progress of the trials."""
+    possible, refused = plan.runnable()
+    console.print(progress_table(trial_progress(read_results(results_path), possible)))
+    _print_refused(console, refused)
+
+
+def _print_refused(console: Console, refused: Sequence[str]) -> None:
+    if refused:
+        console.print(f"This version cannot run {len(refused)} trials:", *refused, sep="\n  ", soft_wrap=True)
+
+
+def reproduce_trials(console: Console, plan: TrialPlan, results_path: Path, work_dir: Path) -> None:
+    """Run the remaining trials; `TrialsLeftError` if some could not be run."""
+    possible, left_over = plan.runnable()
+    _print_refused(console, left_over)
+    with open_results(results_path) as results:
+        done = read_results(results_path)
+        left = [planned for planned in possible if not planned.is_done(done.get(planned.trial))]
+        if left:
+            left_over += _run_trials(console, left, results, results_path, work_dir)
+    if left_over:
+        raise TrialsLeftError(f"{len(left_over)} trials were not run to their end; see above")
+    console.print(f"All trials are done. Results: {results_path}. To compare: fedcs reproduce report")
+
+
+def _run_trials(
+    console: Console,
+    planned: Sequence[PlannedTrial],
+    results: ResultsFile,
+    results_path: Path,
+    work_dir: Path,
+) -> list[str]:
+    """Run the trials on an own service; return those that failed, with the reasons."""
+    caption = progress_table(trial_progress(read_results(results_path), planned)).caption
+    console.print(f"{caption} Ctrl-C stops; the same command resumes.")
+    work_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    store = TrialStore(work_dir / "trials")
+    with start_stack(console, work_dir) as service:
+
+        async def main() -> list[str]:
+            async with AsyncApi(service.url, service.operator_key) as api:
+                campaign = Campaign(api, store, results, results_path)
+                await campaign.run(planned, console)
+                return campaign.failed
+
+        return asyncio.run(main())

@@ -1,26 +1,33 @@
-"""Our figures for a row of the paper's tables: means and spreads over its trials."""
+"""Statistics of the trials of a row of the paper's tables, and their plots."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from statistics import fmean, stdev
 
-from client_sim.reproduction.results_file import TrialRun
-from client_sim.reproduction.rows import PUBLISHED, Published, Row, Trial
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from client_sim.plots import new_plot, style_of, to_png
+from client_sim.reproduction.results_file import TrialRun, longest_runs
+from client_sim.reproduction.rows import PUBLISHED, Published, Row, compared_row
 
 
 @dataclass(frozen=True)
 class Spread:
-    """A mean, and how far single values are from it."""
+    """Mean and standard deviation."""
 
     mean: float
     deviation: float | None
-    """The standard deviation; None with a single value."""
+    """None with a single value."""
     count: int
 
 
 def spread_of(values: Iterable[float]) -> Spread | None:
-    """None if there are no values."""
+    """The spread of the values; None if there are none."""
     found = list(values)
     if not found:
         return None
@@ -28,71 +35,68 @@ def spread_of(values: Iterable[float]) -> Spread | None:
 
 
 @dataclass(frozen=True)
-class Arrival:
-    """When trials first had an accuracy, in simulated minutes."""
+class TimeToAccuracy:
+    """When trials first reached an accuracy, in simulated minutes."""
 
     whole_rounds: Spread | None
-    """Every round counted with its full deadline; of the trials that got there."""
+    """Every round counts its full deadline; only trials that reached it."""
     actual_ends: Spread | None
-    """Rounds counted to the end of their last upload, for the same trials."""
+    """Rounds count to the end of their last upload; the same trials."""
     never: Sequence[float]
-    """How long the other trials have been followed without it."""
+    """The simulated minutes of the trials that have not reached it."""
 
 
 @dataclass(frozen=True)
 class RowFigures:
-    """What our trials of a row say."""
+    """The statistics of a row, over trials that the same version ran."""
 
     row: Row
+    version: str
     runs: Sequence[TrialRun]
 
     @property
+    def name(self) -> str:
+        """The row and the version."""
+        return f"{self.row.name}, version {self.version}"
+
+    @property
     def published(self) -> Published:
-        """What the paper says."""
-        return PUBLISHED[self.row]
+        """The published figures of the row, or of the row that it is compared with."""
+        return PUBLISHED[compared_row(self.row)]
 
     @property
     def minutes(self) -> float:
-        """How long the longest trial has been followed."""
+        """The simulated minutes of the longest trial."""
         return max(run.elapsed_s for run in self.runs) / 60
 
     @property
     def clients_per_round(self) -> Spread:
-        """Whose updates counted; the spread is between rounds."""
+        """Updates received in a round; the spread is over rounds."""
         found = spread_of(line.received for run in self.runs for line in run.rounds)
-        assert found is not None, "a run has a round"
+        assert found is not None, "a run has at least one round"
         return found
 
     @property
     def late_share(self) -> float:
-        """Of the selected."""
+        """The share of selected clients that were late."""
         lines = [line for run in self.runs for line in run.rounds]
         return sum(line.late for line in lines) / max(sum(line.selected for line in lines), 1)
 
-    def arrival(self, accuracy: float) -> Arrival:
-        """When this accuracy was first reached."""
-        moments = {run.trial.seed: first_moments(run, accuracy) for run in self.runs}
-        there = [moment for moment in moments.values() if moment is not None]
-        never = [run.elapsed_s / 60 for run in self.runs if moments[run.trial.seed] is None]
-        return Arrival(
-            spread_of(whole for whole, _ in there), spread_of(actual for _, actual in there), never
+    def time_to_accuracy(self, accuracy: float) -> TimeToAccuracy:
+        """When the trials first reached an accuracy."""
+        reached = {run.trial.seed: run.first_reached(accuracy) for run in self.runs}
+        times = [time for time in reached.values() if time is not None]
+        never = [run.elapsed_s / 60 for run in self.runs if reached[run.trial.seed] is None]
+        return TimeToAccuracy(
+            spread_of(whole for whole, _ in times), spread_of(actual for _, actual in times), never
         )
 
     def accuracy_at(self, minutes: float) -> Spread | None:
-        """Of the last model that was there by then, in the trials that were followed so long."""
+        """The accuracy at a time, over the trials that ran so long."""
         long_enough = [run for run in self.runs if run.elapsed_s / 60 + self.row.round_minutes > minutes]
         return spread_of(
             accuracy for run in long_enough if (accuracy := _accuracy_by(run, minutes)) is not None
         )
-
-
-def first_moments(run: TrialRun, accuracy: float) -> tuple[float, float] | None:
-    """The minutes after which a trial first had this accuracy: by whole rounds, and by their actual ends."""
-    ends_s = accumulate(line.duration_s or 0.0 for line in run.rounds)
-    for line, end_s in zip(run.rounds, ends_s, strict=True):
-        if line.accuracy is not None and line.accuracy >= accuracy:
-            return line.elapsed_s / 60, end_s / 60
-    return None
 
 
 def _accuracy_by(run: TrialRun, minutes: float) -> float | None:
@@ -100,14 +104,141 @@ def _accuracy_by(run: TrialRun, minutes: float) -> float | None:
     return next((accuracy for accuracy in reversed(known) if accuracy is not None), None)
 
 
-def figures_of(runs: Mapping[Trial, TrialRun]) -> list[RowFigures]:
-    """The rows that have been tried, in the order of the paper's tables."""
+def figures_of(runs: Iterable[TrialRun]) -> list[RowFigures]:
+    """The rows with results, of each version apart, in the order of the paper's tables; extensions last.
+
+    If a trial was restarted, its longest run counts.
+    """
+    groups: dict[tuple[Row, str], list[TrialRun]] = defaultdict(list)
+    for run in runs:
+        groups[run.trial.row, run.version].append(run)
+    order = {row: number for number, row in enumerate(PUBLISHED)}
     return [
-        RowFigures(row, found)
-        for row in PUBLISHED
-        if (found := sorted((run for run in runs.values() if run.trial.row == row), key=_seed))
+        RowFigures(row, version, sorted(longest_runs(group).values(), key=_seed))
+        for (row, version), group in sorted(
+            groups.items(),
+            key=lambda item: (order.get(item[0][0], len(order)), str(item[0][0]), item[0][1]),
+        )
     ]
 
 
 def _seed(run: TrialRun) -> int:
     return run.trial.seed
+
+
+_Series = Callable[[TrialRun], Sequence[float]]
+
+
+def draw_accuracies(rows: Sequence[RowFigures], title: str) -> bytes:
+    """Accuracy over simulated time, with the published times to the paper's accuracies as crosses."""
+    figure, axes = _plot_means(rows, title, "accuracy", _accuracies)
+    for index, row in enumerate(rows):
+        published = row.published.minutes_to if row.row in PUBLISHED else {}
+        reached = [(minutes, accuracy) for accuracy, minutes in published.items() if minutes is not None]
+        if reached:
+            axes.plot(*zip(*reached, strict=True), "x", color=style_of(index, 1)["color"], markersize=9)
+    for accuracy in sorted({accuracy for row in rows for accuracy in row.published.minutes_to}):
+        axes.axhline(accuracy, color="grey", linewidth=0.7, linestyle=":")
+    axes.set_ylim(0, 1)
+    return _render(figure, axes)
+
+
+def draw_clients(rows: Sequence[RowFigures], title: str) -> bytes:
+    """Updates received in each round."""
+    return _render(*_plot_means(rows, title, "clients in a round", _received))
+
+
+def draw_totals(rows: Sequence[RowFigures], title: str) -> bytes:
+    """Cumulative number of updates received."""
+    return _render(
+        *_plot_means(rows, title, "clients in total", lambda run: list(accumulate(_received(run))))
+    )
+
+
+def _received(run: TrialRun) -> list[int]:
+    return [line.received for line in run.rounds]
+
+
+def _accuracies(run: TrialRun) -> list[float]:
+    """The accuracy after each round; a failed round keeps the last value."""
+    values: list[float] = []
+    for line in run.rounds:
+        values.append(line.accuracy if line.accuracy is not None else (values[-1] if values else 0.0))
+    return values
+
+
+def _plot_means(rows: Sequence[RowFigures], title: str, label: str, series: _Series) -> tuple[Figure, Axes]:
+    """A plot of the means of a series over simulated time, a line for each row."""
+    figure, axes = new_plot(title, "simulated time (min)", label)
+    for index, row in enumerate(rows):
+        _draw_mean(axes, row, series, index)
+    axes.set_ylim(bottom=0)
+    return figure, axes
+
+
+def _draw_mean(axes: Axes, row: RowFigures, series: _Series, index: int) -> None:
+    """Draw the mean over the trials, and shade the standard deviation.
+
+    The rounds of trials may end at different times; a trial has the value of its last round, until its end.
+    """
+    times = [[line.elapsed_s / 60 for line in run.rounds] for run in row.runs]
+    values = [np.array(series(run), dtype=float) for run in row.runs]
+    minutes = sorted({minute for of_run in times for minute in of_run})
+    means, deviations = [], []
+    for minute in minutes:
+        current = [
+            of_run[bisect_right(ends, minute) - 1]
+            for ends, of_run in zip(times, values, strict=True)
+            if ends[0] <= minute <= ends[-1]
+        ]
+        means.append(np.mean(current))
+        deviations.append(np.std(current))
+    style = style_of(index, len(minutes))
+    axes.plot(minutes, means, label=_label(row), **style)
+    lower, upper = (np.array(means) + sign * np.array(deviations) for sign in (-1, 1))
+    axes.fill_between(minutes, lower, upper, color=style["color"], alpha=0.15)
+
+
+def _label(row: RowFigures) -> str:
+    trials = len(row.runs)
+    return f"{row.name} ({trials} trial{'s' * (trials > 1)})"
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A bar of the plot of times to an accuracy."""
+
+    label: str
+    minutes: float
+    """0 if the accuracy was not reached."""
+    text: str
+    is_published: bool
+
+
+def draw_times(panels: Mapping[str, Sequence[Bar]]) -> bytes:
+    """The minutes to the higher accuracy: published, ours, and with extensions; a panel for each table."""
+    most = max(len(bars) for bars in panels.values())
+    figure = Figure(figsize=(10, (0.9 + 0.3 * most) * len(panels)), dpi=120, layout="constrained")
+    for axes, (title, bars) in zip(
+        figure.subplots(len(panels), squeeze=False)[:, 0], panels.items(), strict=True
+    ):
+        axes.barh(
+            [bar.label for bar in bars],
+            [bar.minutes for bar in bars],
+            color=["#b8b8b8" if bar.is_published else style_of(0, 1)["color"] for bar in bars],
+        )
+        for position, bar in enumerate(bars):
+            end = (bar.minutes, position)
+            axes.annotate(bar.text, end, (4, 0), textcoords="offset points", va="center")
+        axes.invert_yaxis()
+        axes.margins(x=0.25)
+        axes.set_title(title, loc="left", fontsize=11)
+        axes.spines[["top", "right"]].set_visible(False)
+    axes.set_xlabel("simulated time (min)")
+    return to_png(figure)
+
+
+def _render(figure: Figure, axes: Axes) -> bytes:
+    axes.set_xlim(left=0)
+    axes.legend(loc="best", frameon=False)
+    return to_png(figure)

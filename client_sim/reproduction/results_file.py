@@ -1,32 +1,35 @@
-"""The results file: a line of JSON for every round that was played, appended when the round is over.
+"""The results file: a line of JSON for every round, appended and synced when the round has ended.
 
-A line is written at once and synced before the next round begins. If the machine went down in the middle of
-one, the torn end is cut off when the file is opened to go on.
+An incomplete last line, left by a crash, is removed when the file is opened for writing.
 """
 
 import fcntl
+import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
+from importlib.metadata import version
+from itertools import accumulate
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from client_sim.reproduction.rows import Row, Trial
 from client_sim.results import RoundRecord
+from client_sim.scenario import first_error
 from services.errors import FedCSError
 
 
 class ResultsFileError(FedCSError):
-    """The results file cannot be used."""
+    """The results file is invalid or in use."""
 
     cause: ClassVar[str] = "BAD_RESULTS_FILE"
 
 
-class Line(BaseModel):
-    """One round of one trial."""
+class ResultLine(BaseModel):
+    """A round of a trial."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
@@ -37,7 +40,7 @@ class Line(BaseModel):
     uncertainty: float
     seed: int
     task_id: str
-    """Of the run: a trial that was begun anew has lines of two."""
+    """Identifies the run: a trial that was restarted has several."""
     number: int
     asked: int
     selected: int
@@ -50,57 +53,109 @@ class Line(BaseModel):
     accuracy: float | None
     loss: float | None
     wall_s: float
+    deadline_mode: str
+    update_encoding: str
+    model_encoding: str
+    dispatch: str
+    model: str
+    aggregation: str
+    changes: Annotated[tuple[str, ...], Field(strict=False)]
+    version: str
+    """The version of the code that ran the round."""
 
     @classmethod
     def of(cls, trial: Trial, task_id: str, record: RoundRecord) -> Self:
-        """The line for a round that was played."""
-        return cls(**asdict(trial.row), seed=trial.seed, task_id=task_id, **asdict(record))
+        """The line of a round."""
+        return cls(
+            **asdict(trial.row),
+            seed=trial.seed,
+            task_id=task_id,
+            **asdict(record),
+            version=version("fedcs-operator"),
+        )
 
     @property
     def trial(self) -> Trial:
-        """Whose round it is."""
-        row = Row(self.dataset, self.setting, self.policy, self.round_minutes, self.uncertainty)
+        """The trial of this round."""
+        row = Row(**{field.name: getattr(self, field.name) for field in fields(Row)})
         return Trial(row, self.seed)
 
 
 @dataclass(frozen=True)
 class TrialRun:
-    """The rounds of one trial, from its first."""
+    """The rounds of a trial, from the first."""
 
     trial: Trial
     task_id: str
-    rounds: Sequence[Line]
+    rounds: Sequence[ResultLine]
+
+    @property
+    def version(self) -> str:
+        """The version of the code; of a run that was continued with another one, all of them."""
+        return " and ".join(sorted({line.version for line in self.rounds}))
 
     @property
     def elapsed_s(self) -> float:
-        """Of simulated time: every round costs its deadline."""
+        """Simulated time; every round takes its full deadline."""
         return self.rounds[-1].elapsed_s
 
     @property
     def best_accuracy(self) -> float | None:
-        """Of the best model so far."""
+        """The accuracy of the best model."""
         return max((line.accuracy for line in self.rounds if line.accuracy is not None), default=None)
+
+    def first_reached(self, accuracy: float) -> tuple[float, float] | None:
+        """The minutes until an accuracy was first reached: by full deadlines, and by actual ends."""
+        ends_s = accumulate(line.duration_s or 0.0 for line in self.rounds)
+        for line, end_s in zip(self.rounds, ends_s, strict=True):
+            if line.accuracy is not None and line.accuracy >= accuracy:
+                return line.elapsed_s / 60, end_s / 60
+        return None
+
+
+def read_lines(path: Path, complete: Callable[[dict[str, Any]], None] | None = None) -> list[ResultLine]:
+    """All lines; ``complete`` can add fields that lines of older versions do not have."""
+    lines = []
+    for number, text in enumerate(_whole_lines(path), start=1):
+        try:
+            content = json.loads(text)
+            if complete is not None and isinstance(content, dict):
+                complete(content)
+            lines.append(ResultLine.model_validate_json(json.dumps(content)))
+        except ValidationError as error:
+            raise ResultsFileError(
+                f"{path}: line {number} is not a valid result: {first_error(error)}{_advice(error)}"
+            ) from error
+        except ValueError as error:
+            raise ResultsFileError(f"{path}: line {number} is not a valid result: not JSON") from error
+    return lines
+
+
+def _advice(error: ValidationError) -> str:
+    missing = {str(item["loc"][-1]) for item in error.errors() if item["type"] == "missing"}
+    if "version" not in missing or "task_id" in missing:
+        return ""
+    return "; an older version wrote it: complete it with `fedcs reproduce merge --version`"
 
 
 def read_runs(path: Path) -> list[TrialRun]:
-    """Every run; a trial that was begun anew has several."""
-    by_task: dict[tuple[Trial, str], list[Line]] = {}
-    for place, text in enumerate(_whole_lines(path), start=1):
-        try:
-            line = Line.model_validate_json(text)
-        except ValidationError as error:
-            raise ResultsFileError(
-                f"{path}: line {place} is no result: {error.errors()[0]['msg']}"
-            ) from error
+    """All runs; a trial that was restarted has several."""
+    return runs_of(read_lines(path), path)
+
+
+def runs_of(lines: Iterable[ResultLine], path: Path) -> list[TrialRun]:
+    """The runs of the lines of a file."""
+    by_task: dict[tuple[Trial, str], list[ResultLine]] = {}
+    for number, line in enumerate(lines, start=1):
         rounds = by_task.setdefault((line.trial, line.task_id), [])
         if line.number != len(rounds) + 1:
-            raise ResultsFileError(f"{path}: line {place} is round {line.number} after {len(rounds)} rounds")
+            raise ResultsFileError(f"{path}: line {number} is round {line.number} after {len(rounds)} rounds")
         rounds.append(line)
     return [TrialRun(trial, task_id, rounds) for (trial, task_id), rounds in by_task.items()]
 
 
-def farthest(runs: Iterable[TrialRun]) -> dict[Trial, TrialRun]:
-    """The run of every trial; of a trial that was begun anew, the one that got farther."""
+def longest_runs(runs: Iterable[TrialRun]) -> dict[Trial, TrialRun]:
+    """The longest run of every trial."""
     found: dict[Trial, TrialRun] = {}
     for run in runs:
         if run.trial not in found or len(found[run.trial].rounds) <= len(run.rounds):
@@ -109,8 +164,8 @@ def farthest(runs: Iterable[TrialRun]) -> dict[Trial, TrialRun]:
 
 
 def read_results(path: Path) -> dict[Trial, TrialRun]:
-    """The run of every trial that got farthest."""
-    return farthest(read_runs(path))
+    """Read the longest run of every trial."""
+    return longest_runs(read_runs(path))
 
 
 def _whole_lines(path: Path) -> list[bytes]:
@@ -121,22 +176,22 @@ def _whole_lines(path: Path) -> list[bytes]:
 
 
 class ResultsFile:
-    """The file as the one process has it that appends to it."""
+    """The results file, open for writing."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
 
-    def append(self, line: Line) -> None:
-        """Add a round, durably."""
-        left = memoryview(line.model_dump_json().encode() + b"\n")
-        while left:  # a disk that fills up may take a part
+    def append(self, *lines: ResultLine) -> None:
+        """Append lines and sync them to the disk."""
+        left = memoryview(b"".join(line.model_dump_json().encode() + b"\n" for line in lines))
+        while left:  # a full disk may write a part
             left = left[os.write(self._descriptor, left) :]
         os.fsync(self._descriptor)
 
 
 @contextmanager
-def appending_to(path: Path) -> Iterator[ResultsFile]:
-    """The file, for one process at a time."""
+def open_results(path: Path) -> Iterator[ResultsFile]:
+    """Open the file for writing, with a lock."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
     try:

@@ -5,12 +5,12 @@ import httpx
 import numpy as np
 import pytest
 
-from client_sim import calls
-from client_sim.api_client import ApiError, AsyncApi
 from client_sim.fleet import Fleet, FleetError
 from client_sim.scenario import Scenario, load_scenario
-from client_sim.stand_in import stand_in_model
-from services.domain.cell import Cell
+from client_sim.synthetic_updates import synthetic_model
+from fedcs_client import endpoints
+from fedcs_client.api import ApiError, AsyncApi
+from services.domain.radio import Cell
 from tests.running_service import OPERATOR_KEY, running_service
 
 
@@ -37,14 +37,28 @@ def test_a_fleet_is_drawn_as_the_domain_draws_a_cell() -> None:
 
 
 def test_the_seed_makes_the_fleet() -> None:
-    one, same, other = (Fleet.draw(cell_of(5, seed), "f") for seed in (1, 1, 2))
-    assert one.distances_m.tolist() == same.distances_m.tolist() != other.distances_m.tolist()
+    first, same, other = (Fleet.draw(cell_of(5, seed), "f") for seed in (1, 1, 2))
+    assert first.distances_m.tolist() == same.distances_m.tolist() != other.distances_m.tolist()
 
 
 def test_on_a_faster_clock() -> None:
     fleet, faster = Fleet.draw(cell_of(5), "f"), Fleet.draw(cell_of(5), "f", time_scale=20)
     assert faster.reports.throughput_bps.tolist() == (20 * fleet.reports.throughput_bps).tolist()
     assert faster.distances_m.tolist() == fleet.distances_m.tolist()
+
+
+def test_a_device_out_of_reach_reports_the_least_that_a_service_accepts(service: httpx.Client) -> None:
+    far = cell_of(40)
+    far = far.model_copy(update={"cell": far.cell.model_copy(update={"radius_m": 20_000.0})})
+    fleet = Fleet.draw(far, "far")
+    assert fleet.reports.throughput_bps.min() == 100
+
+    async def play() -> None:
+        async with AsyncApi(str(service.base_url), OPERATOR_KEY) as api:
+            await fleet.enrol(api)
+            await fleet.report(api)
+
+    asyncio.run(play())
 
 
 def test_devices_go_by_numbers() -> None:
@@ -62,13 +76,13 @@ def test_only_the_fleet_takes_part_in_its_task(service: httpx.Client) -> None:
                 await each.enrol(api)
                 await each.report(api)
             terms = {"labels": fleet.labels, "request_fraction": 1.0, "policy": "fl"}
-            task = await api.send(calls.create_task(cell_of(12).task.model_copy(update=terms)))
-            await api.send(calls.put_initial_model(task.task_id, stand_in_model(2000, 0)))
-            opened = await api.send(calls.open_round(task.task_id))
+            task = await api.send(endpoints.create_task(cell_of(12).task.model_copy(update=terms)))
+            await api.send(endpoints.put_initial_model(task.task_id, synthetic_model(2000, 0)))
+            opened = await api.send(endpoints.open_round(task.task_id))
             assert opened.schedule is not None
             assert sorted(fleet.number(slot.client_id) for slot in opened.schedule.slots) == list(range(12))
             for slot in opened.schedule.slots:
-                answer = await api.send(calls.assignments(), key=fleet.key(slot.client_id))
+                answer = await api.send(endpoints.assignments(), key=fleet.key(slot.client_id))
                 assert [assignment.round_id for assignment in answer.assignments] == [opened.round_id]
 
     asyncio.run(play())
@@ -88,7 +102,7 @@ def test_more_devices_than_one_request_takes(service: httpx.Client) -> None:
             await fleet.enrol(api)  # those who are enrolled are not enrolled again
             await fleet.report(api)
             for client_id in ("many-0", "many-9999", "many-10000"):
-                assert (await api.send(calls.assignments(), key=fleet.key(client_id))).assignments == []
+                assert (await api.send(endpoints.assignments(), key=fleet.key(client_id))).assignments == []
 
     asyncio.run(play())
     for client_id in ("many-0", "many-9999", "many-10000"):
@@ -112,5 +126,11 @@ def test_devices_that_nobody_enrolled_cannot_report(service: httpx.Client) -> No
         async with AsyncApi(str(service.base_url), OPERATOR_KEY) as api:
             await Fleet.draw(cell_of(3), "strangers").report(api)
 
-    with pytest.raises(FleetError, match="'strangers-0' was refused: CLIENT_NOT_FOUND"):
+    with pytest.raises(FleetError, match="'strangers-0' was rejected: CLIENT_NOT_FOUND"):
         asyncio.run(play())
+
+
+def test_devices_are_in_the_cells_of_the_scenario_in_turn() -> None:
+    fleet = Fleet.draw(load_scenario("three-cells"), "fleet")
+    assert [fleet.cell_id(number) for number in range(4)] == ["north", "south", "west", "north"]
+    assert Fleet.draw(load_scenario("small"), "fleet").cell_id(0) == "default"

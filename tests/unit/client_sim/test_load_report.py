@@ -7,34 +7,42 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from client_sim.api_client import AsyncApi
-from client_sim.load_latency import Measured, Operation
-from client_sim.load_report import LoadReport, latency_figures, load_table, operation_figures, write_report
-from client_sim.load_settings import LoadSettings
+from client_sim.load_report import (
+    CallRecorder,
+    LoadReport,
+    MemorySample,
+    Operation,
+    load_table,
+    summarize_latency,
+    summarize_memory,
+    summarize_operations,
+    write_report,
+)
+from client_sim.load_test import LoadSettings
 from client_sim.results import ResultsError
-from client_sim.server_memory import MemorySample, memory_figures
+from fedcs_client.api import AsyncApi
 
 
 def make_report() -> LoadReport:
-    async def measure() -> Measured:
-        return Measured(AsyncApi("http://test", "key", patience_s=0), 10)
+    async def measure() -> CallRecorder:
+        return CallRecorder(AsyncApi("http://test", "key", retry_timeout_s=0), 10)
 
-    measured = asyncio.run(measure())
+    recorder = asyncio.run(measure())
     for number in range(1, 101):
-        measured.answered(Operation.REPORT, number / 1000)
-    measured.answered(Operation.AGGREGATION, 0.25)
-    measured.failed(Operation.UPLOAD, "ConnectError")
-    measured.failed(Operation.UPLOAD, "ConnectError")
-    measured.failed(Operation.REPORT, "429 Too Many Requests")
+        recorder.record_response(Operation.REPORT, number / 1000)
+    recorder.record_response(Operation.AGGREGATION, 0.25)
+    recorder.record_error(Operation.UPLOAD, "ConnectError")
+    recorder.record_error(Operation.UPLOAD, "ConnectError")
+    recorder.record_error(Operation.REPORT, "429 Too Many Requests")
     samples = [MemorySample(float(at_s), 100 + at_s / 60) for at_s in range(11)]
     return LoadReport(
         asdict(LoadSettings()),
         10.0,
         False,
         1,
-        operation_figures(measured, 10.0),
-        latency_figures([0.004]),
-        memory_figures(samples, 10.0),
+        summarize_operations(recorder, 10.0),
+        summarize_latency([0.004]),
+        summarize_memory(samples, 10.0),
         7,
     )
 
@@ -46,12 +54,12 @@ def shown(report: LoadReport) -> str:
 
 
 def test_percentiles() -> None:
-    figures = latency_figures([number / 1000 for number in range(101)])
+    figures = summarize_latency([number / 1000 for number in range(101)])
     assert figures is not None
     assert asdict(figures) == pytest.approx(
         {"p50_s": 0.05, "p90_s": 0.09, "p95_s": 0.095, "p99_s": 0.099, "max_s": 0.1}
     )
-    assert latency_figures([]) is None
+    assert summarize_latency([]) is None
 
 
 def test_what_occurred_is_told_by_operation() -> None:
@@ -71,7 +79,7 @@ def test_the_table_tells_times_errors_and_memory() -> None:
     assert "5000 clients for 10 s; times in ms" in text
     assert "errors: 2 × ConnectError, 1 × 429 Too Many Requests" in text
     words = " ".join(text.split())
-    assert "memory of the service: 100 MB after warming up, 100 MB at the end (+1.0 MB/min)" in words
+    assert "service memory: 100 MB after warm-up, 100 MB at the end (+1.0 MB/min)" in words
     assert "7 clients are still enrolled" in text
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from client_sim.load_settings import LoadSettings
+from client_sim.load_test import LoadSettings
 from services.errors import SettingsError
 
 
@@ -10,6 +10,12 @@ def test_the_defaults_are_those_of_the_documentation() -> None:
     assert settings.scenario().task.request_fraction == 0.1
 
 
+def test_clients_are_spread_over_the_cells_that_are_asked_for() -> None:
+    assert LoadSettings().scenario().cells == []
+    cells = LoadSettings(cells=3).scenario().cells
+    assert [cell.cell_id for cell in cells] == ["load-1", "load-2", "load-3"]
+
+
 def test_all_are_asked_where_there_are_few() -> None:
     assert LoadSettings(clients=20, long_polls=0).scenario().task.request_fraction == 1
 
@@ -17,6 +23,8 @@ def test_all_are_asked_where_there_are_few() -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
+        ("cells", 0),
+        ("cells", 1001),
         ("clients", 0),
         ("clients", 1_000_001),
         ("duration_s", 0.5),
@@ -33,12 +41,15 @@ def test_all_are_asked_where_there_are_few() -> None:
     ],
 )
 def test_what_is_out_of_range_is_refused(name: str, value: float) -> None:
-    with pytest.raises(SettingsError, match=f"^{name} is .+: it has to be from .+ to .+$"):
+    with pytest.raises(SettingsError, match=f"^{name} is .+: it must be from .+ to .+$"):
         LoadSettings(**{name: value})  # type: ignore[arg-type]
 
 
 def test_what_does_not_fit_together_is_refused() -> None:
-    with pytest.raises(SettingsError, match=r"100 long polls: there are 99 clients only"):
+    with pytest.raises(SettingsError, match=r"100 long polls: there are only 99 clients"):
         LoadSettings(clients=99)
-    with pytest.raises(SettingsError, match=r"in 4 s there is no time for a round"):
+    with pytest.raises(SettingsError, match=r"200 cells: there are only 150 clients"):
+        LoadSettings(clients=150, cells=200)
+    assert len(LoadSettings(clients=150, cells=150).scenario().cells) == 150
+    with pytest.raises(SettingsError, match=r"the test of 4 s is too short for a round"):
         LoadSettings(duration_s=4)

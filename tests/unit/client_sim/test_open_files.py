@@ -3,7 +3,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from client_sim.open_files import OpenFilesError, allow_open_files
+from client_sim.connect import OpenFilesError, allow_open_files
 
 
 @pytest.fixture

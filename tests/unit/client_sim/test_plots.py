@@ -5,14 +5,12 @@ import struct
 import numpy as np
 import pytest
 
-from client_sim.cell_map import draw_cell
 from client_sim.fleet import Fleet
-from client_sim.plots import draw_accuracy, draw_clients_per_round
+from client_sim.plots import draw_accuracy, draw_cell, draw_clients_per_round, draw_simulated_round
 from client_sim.results import RunRecord
-from client_sim.round_play import play_round, round_rng
-from client_sim.round_plot import draw_played_round
+from client_sim.round_simulation import round_rng, simulate_round
 from client_sim.scenario import Behaviour, load_scenario
-from tests.unit.client_sim.runs import round_record, run_record
+from tests.unit.client_sim.run_records import round_record, run_record
 from tests.unit.client_sim.schedules import paper_schedule
 
 
@@ -23,14 +21,14 @@ def size_of(png: bytes) -> tuple[int, int]:
 
 
 def runs() -> list[RunRecord]:
-    dice = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     made = []
     for policy, mean in (("fedcs", 12), ("fedlim", 5)):
         rounds = [
             round_record(
                 number,
-                received=int(dice.poisson(mean)),
-                accuracy=0.1 + 0.7 * (1 - np.exp(-number * mean / 150)) + float(dice.normal(0, 0.01)),
+                received=int(rng.poisson(mean)),
+                accuracy=0.1 + 0.7 * (1 - np.exp(-number * mean / 150)) + float(rng.normal(0, 0.01)),
             )
             for number in range(1, 41)
         ]
@@ -45,9 +43,19 @@ def test_lines_of_runs() -> None:
     assert draw_accuracy(both) != draw_accuracy(both[:1])
 
 
-def test_runs_of_one_policy_are_told_apart() -> None:
-    first, second = run_record("fedcs", [round_record(1)]), run_record("fedcs", [round_record(1)], seed=1)
-    assert draw_clients_per_round([first, second]) != draw_clients_per_round([first, first])
+def test_trials_are_drawn_as_their_mean_with_a_band() -> None:
+    def trial(seed: int, *received: int) -> RunRecord:
+        rounds = [
+            round_record(number, received=count, accuracy=count / 10)
+            for number, count in enumerate(received, 1)
+        ]
+        return run_record("fedcs", rounds, seed=seed)
+
+    for draw in (draw_accuracy, draw_clients_per_round):
+        same, apart = [trial(0, 5, 5), trial(1, 5, 5)], [trial(0, 4, 4), trial(1, 6, 6)]
+        assert draw(same) != draw(apart), "the means are equal, the bands are not"
+        assert draw(same) != draw(same[:1])
+        size_of(draw([trial(0), trial(1, 5), trial(2, 5, 6, 7)]))
 
 
 def test_runs_that_have_nothing_to_show() -> None:
@@ -60,15 +68,15 @@ def test_runs_that_have_nothing_to_show() -> None:
 @pytest.mark.parametrize("policy", ["fedcs", "fl"])
 def test_a_round_as_it_went(policy: str) -> None:
     schedule = paper_schedule(policy)
-    as_planned = draw_played_round(schedule, play_round(schedule, Behaviour(), round_rng(0, 1)))
-    played = play_round(schedule, Behaviour(uncertainty=0.2, dropout=0.2), round_rng(0, 1))
-    as_it_went = draw_played_round(schedule, played)
+    as_planned = draw_simulated_round(schedule, simulate_round(schedule, Behaviour(), round_rng(0, 1)))
+    played = simulate_round(schedule, Behaviour(uncertainty=0.2, dropout=0.2), round_rng(0, 1))
+    as_it_went = draw_simulated_round(schedule, played)
     assert size_of(as_planned) == size_of(as_it_went)
     assert as_planned != as_it_went
 
 
 def test_a_round_without_slots() -> None:
-    size_of(draw_played_round(paper_schedule().model_copy(update={"slots": []}), []))
+    size_of(draw_simulated_round(paper_schedule().model_copy(update={"slots": []}), []))
 
 
 @pytest.mark.parametrize("clients", [1, 60, 3000])

@@ -2,15 +2,25 @@ import csv
 import errno
 import json
 import os
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from client_sim.results import ResultsError, RunRecord, summary_table, write_file, write_results
+from client_sim.results import (
+    ResultsError,
+    RunRecord,
+    check_unused,
+    read_finished,
+    remove_results,
+    summary_table,
+    write_file,
+    write_results,
+)
 from client_sim.scenario import Scenario
-from tests.unit.client_sim.runs import round_record, run_record
+from tests.unit.client_sim.run_records import round_record, run_record
 
 FEDCS = run_record(
     "fedcs",
@@ -118,3 +128,68 @@ def test_a_folder_in_the_files_place(tmp_path: Path) -> None:
     with pytest.raises(ResultsError, match=os.strerror(errno.EISDIR)):
         write_file(tmp_path / "plot.png", b"")
     assert [path.name for path in tmp_path.iterdir()] == ["plot.png"]
+
+
+def test_trials_are_compared_by_mean_and_standard_deviation(tmp_path: Path) -> None:
+    def trial(seed: int, accuracy: float, swept: str = "") -> RunRecord:
+        return replace(run_record("fedcs", [round_record(1, accuracy=accuracy)], seed=seed), swept=swept)
+
+    runs = [trial(0, 0.2), trial(1, 0.4), trial(2, 0.6), trial(0, 0.9, swept="local_epochs=2")]
+    text = shown(runs)
+    cells = {line[0].strip(): [cell.strip() for cell in line[1:]] for line in rows_of(text)}
+    assert "fedcs, local_epochs=2" in text
+    assert cells["trials"] == ["3", "1"]
+    assert cells["final accuracy"] == ["0.400 ± 0.200", "0.900"]
+    assert cells["minutes to 0.5"] == ["1.0 (1 of 3)", "1.0"]
+    write_results(tmp_path, runs)
+    trials = json.loads((tmp_path / "summary.json").read_text(encoding="utf-8"))["trials"]
+    assert [(item["policy"], item["swept"], item["trials"]) for item in trials] == [
+        ("fedcs", "", 3),
+        ("fedcs", "local_epochs=2", 1),
+    ]
+    assert trials[0]["figures"]["final accuracy"] == {"mean": pytest.approx(0.4), "std": pytest.approx(0.2)}
+    assert trials[1]["figures"]["final accuracy"] == {"mean": 0.9, "std": None}
+
+
+def test_finished_runs_are_read_as_they_were_written(tmp_path: Path) -> None:
+    swept = replace(FEDLIM, swept="cell.clients=50", initial_accuracy=0.125)
+    write_results(tmp_path, [FEDCS, replace(EMPTY, outcome=None), swept])
+    assert read_finished(tmp_path) == [FEDCS, swept]
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "complaint"),
+    [
+        ("rounds.csv", None, "no results to resume"),
+        ("summary.json", "{", "cannot be read"),
+        ("summary.json", '{"runs": [{"outcome": "done"}]}', "cannot be read"),
+        ("rounds.csv", "task_id,number\n", "rounds.csv has 0 of the 4 rounds"),
+    ],
+)
+def test_damaged_results_are_not_resumed(
+    file: str, content: str | None, complaint: str, tmp_path: Path
+) -> None:
+    write_results(tmp_path, [FEDCS])
+    if content is None:
+        (tmp_path / file).unlink()
+    else:
+        (tmp_path / file).write_text(content)
+    with pytest.raises(ResultsError, match=complaint):
+        read_finished(tmp_path)
+
+
+def test_results_are_not_overwritten_silently(tmp_path: Path) -> None:
+    check_unused(tmp_path / "new")
+    assert not remove_results(tmp_path)
+    write_results(tmp_path, [FEDCS])
+    with pytest.raises(ResultsError, match="--resume"):
+        check_unused(tmp_path)
+    assert remove_results(tmp_path)
+    check_unused(tmp_path)
+
+
+def test_a_run_in_which_nobody_is_selected() -> None:
+    nobody = [round_record(number, selected=0, received=0, late=0) for number in (1, 2)]
+    assert run_record("fedcs", nobody).selected_nobody
+    assert not run_record("fedcs", [*nobody, round_record(3)]).selected_nobody
+    assert not EMPTY.selected_nobody

@@ -10,11 +10,12 @@ from client_sim.scenario import (
     ScenarioError,
     load_scenario,
     presets,
+    scaled_behaviour,
     scaled_reports,
     scaled_task,
 )
 from services.contract.tasks import TaskRequest
-from services.domain.cell import PAPER_MODEL_SIZE_BYTES, Cell
+from services.domain.radio import PAPER_MODEL_SIZE_BYTES, Cell
 from services.domain.tasks import Clock
 
 SHORTEST = 'name = "mine"\nrounds = 3\n[task]\nround_deadline_s = 60\n'
@@ -27,12 +28,12 @@ def written(folder: Path, text: str) -> str:
 
 
 @pytest.mark.parametrize("name", presets())
-def test_presets_can_be_read_and_say_what_they_are_for(name: str) -> None:
+def test_presets_are_valid_and_start_with_a_comment(name: str) -> None:
     scenario = load_scenario(name)
     assert scenario.name == scenario.task.name == name
-    assert scenario.task.clock is Clock.SIMULATED
+    assert scenario.task.clock is (Clock.WALL if name == "two-tasks" else Clock.SIMULATED)
     source = Path(__file__).parents[3] / "client_sim" / "scenarios" / f"{name}.toml"
-    assert source.read_text(encoding="utf-8").startswith("# For ")
+    assert source.read_text(encoding="utf-8").startswith("# ")
 
 
 @pytest.mark.parametrize(
@@ -52,7 +53,7 @@ def test_the_shortest_scenario_is_the_papers_cell(tmp_path: Path) -> None:
     assert scenario.cell.clients == 1000
     assert (scenario.behaviour.uncertainty, scenario.behaviour.dropout) == (0, 0)
     assert scenario.rounds == 3
-    assert scenario.task == TaskRequest(name="mine", round_deadline_s=60)
+    assert scenario.task == TaskRequest(name="mine", round_deadline_s=60, seed=0)
 
 
 def test_everything_can_be_set(tmp_path: Path) -> None:
@@ -76,13 +77,13 @@ def test_everything_can_be_set(tmp_path: Path) -> None:
         round_deadline_s = 60
         final_deadline_s = 600
         labels = {vehicle = "bus"}
-        [stand_in]
+        [synthetic_update]
         model_bytes = 2e3
     """
     scenario = load_scenario(written(tmp_path, text))
     assert (scenario.rounds, scenario.task.seed, scenario.task.name) == (None, 5, "theirs")
     assert scenario.task.labels == {"vehicle": "bus"}
-    assert scenario.stand_in.model_bytes == 2000
+    assert scenario.synthetic_update.model_bytes == 2000
     assert scenario.behaviour.dropout == 0.1
     cell = scenario.cell.cell()
     assert (cell.radius_m, cell.placement, cell.data_samples) == (500, "area", (10, 20))
@@ -90,6 +91,13 @@ def test_everything_can_be_set(tmp_path: Path) -> None:
     assert cell.compute_samples_per_s == (1.5, 2)
     with pytest.raises(ValidationError):
         scenario.seed = 6
+
+
+def test_the_table_for_synthetic_updates_has_an_old_name(tmp_path: Path) -> None:
+    old = SHORTEST + "[stand_in]\nmodel_bytes = 2000\n"
+    assert load_scenario(written(tmp_path, old)).synthetic_update.model_bytes == 2000
+    with pytest.raises(ScenarioError, match="stand_in: there is no such key"):
+        load_scenario(written(tmp_path, old + "[synthetic_update]\nmodel_bytes = 3000\n"))
 
 
 @pytest.mark.parametrize(
@@ -117,7 +125,10 @@ def test_everything_can_be_set(tmp_path: Path) -> None:
         (SHORTEST + '[cell]\nplacement = "ring"\n', "cell.placement: .*'distance' or 'area'"),
         (SHORTEST + "[cell]\nnoise_figure_db = -1\n", "cell.noise_figure_db: "),
         (SHORTEST + "[cell]\nshadow_fading_db = nan\n", "cell.shadow_fading_db: "),
-        (SHORTEST + "[cell]\ndata_samples = [9, 8]\n", "cell.data_samples: The first is the lower limit"),
+        (
+            SHORTEST + "[cell]\ndata_samples = [9, 8]\n",
+            "cell.data_samples: The first value is the lower limit",
+        ),
         (SHORTEST + "[cell]\ndata_samples = [0, 8]\n", "cell.data_samples.0: .*greater than or equal to 1"),
         (SHORTEST + "[cell]\ndata_samples = [9]\n", "cell.data_samples.1: Field required"),
         (SHORTEST + "[cell]\ncompute_samples_per_s = [2, 1]\n", "cell.compute_samples_per_s: The first"),
@@ -126,9 +137,34 @@ def test_everything_can_be_set(tmp_path: Path) -> None:
         (SHORTEST + "[behaviour]\nuncertainty = nan\n", "behaviour.uncertainty: "),
         (SHORTEST + "[behaviour]\ndropout = -0.1\n", "behaviour.dropout: .*greater than or equal to 0"),
         (SHORTEST + "[behaviour]\nwhims = 1\n", "behaviour.whims: there is no such key"),
-        (SHORTEST + "[stand_in]\nmodel_bytes = 1023\n", "stand_in.model_bytes: .*equal to 1024"),
-        (SHORTEST + "[stand_in]\nmodel_bytes = 1e6\nmodel = 1\n", "stand_in.model: there is no such key"),
-        (SHORTEST + "[stand_in]\nmodel_bytes = 2_000_000_000\n", "stand_in.model_bytes: .*less than"),
+        (SHORTEST + "[behaviour]\nleaving = 2\n", "behaviour.leaving: .*less than or equal to 1"),
+        (SHORTEST + "[behaviour]\naway_s = [0, 1]\n", "behaviour.away_s.0: .*greater than 0"),
+        (SHORTEST + "[behaviour]\naway_s = [2, 1]\n", "behaviour.away_s: The first value"),
+        (SHORTEST + "[traces]\nfiles = [1]\n", "traces.files.0: Input should be a valid string"),
+        (SHORTEST + "[traces]\nreport_mean_s = 0\n", "traces.report_mean_s: .*greater than or equal to 1"),
+        (SHORTEST + "[traces]\noffset_s = 0\n", "traces.offset_s: there is no such key"),
+        (SHORTEST + "[traces]\n[mobility]\n", "traces and mobility exclude each other"),
+        (SHORTEST + "[mobility]\nspeed_m_per_s = [0, 1]\n", "mobility.speed_m_per_s.0: "),
+        (SHORTEST + "[mobility]\nspeed_m_per_s = [2, 1]\n", "mobility.speed_m_per_s: The first value"),
+        (SHORTEST + "[mobility]\npause_s = [-1, 1]\n", "mobility.pause_s.0: "),
+        (SHORTEST + "[mobility]\nshadow_correlation_m = 0\n", "mobility.shadow_correlation_m: "),
+        (
+            SHORTEST + '[[cells]]\ncell_id = "a"\n[[cells]]\ncell_id = "a"\n',
+            "cells.1.cell_id: The cell is named twice",
+        ),
+        (
+            SHORTEST + '[cell]\nclients = 1\n[[cells]]\ncell_id = "a"\n[[cells]]\ncell_id = "b"\n',
+            "cells: There are 2 cells, but only 1 clients",
+        ),
+        (
+            SHORTEST + 'cells = ["a", "b"]\n[[cells]]\ncell_id = "a"\n',
+            r"task.cells: The cell b is not in \[\[cells\]\], so it has no devices",
+        ),
+        (SHORTEST + '[[cells]]\ncell_id = "a b"\n', "cells.0.cell_id: "),
+        (SHORTEST + '[[cells]]\ncell_id = "a"\nresource_blocks = 0\n', "cells.0.resource_blocks: "),
+        (SHORTEST + "[synthetic_update]\nmodel_bytes = 1023\n", "synthetic_update.model_bytes: .*1024"),
+        (SHORTEST + "[synthetic_update]\nmodel = 1\n", "synthetic_update.model: there is no such key"),
+        (SHORTEST + "[synthetic_update]\nmodel_bytes = 2_000_000_000\n", "synthetic_update.*less than"),
     ],
 )
 def test_a_bad_scenario_is_refused_in_a_line(text: str, complaint: str, tmp_path: Path) -> None:
@@ -140,7 +176,9 @@ def test_a_bad_scenario_is_refused_in_a_line(text: str, complaint: str, tmp_path
 
 
 def test_what_is_no_scenario_at_all(tmp_path: Path) -> None:
-    with pytest.raises(ScenarioError, match=r"no scenario 'big'; there are paper-cifar-10, .*, small, or"):
+    with pytest.raises(
+        ScenarioError, match=r"no scenario 'big'; choose mobile, .*, two-tasks, unreliable, or"
+    ):
         load_scenario("big")
     with pytest.raises(ScenarioError, match="no scenario ''"):
         load_scenario("")
@@ -201,9 +239,9 @@ def test_on_a_faster_clock_devices_are_faster() -> None:
 
 @pytest.mark.parametrize("time_scale", [0.0, -1.0, float("inf"), float("nan")])
 def test_time_scales_that_mean_nothing(time_scale: float) -> None:
-    with pytest.raises(ScenarioError, match="has to be above 0"):
+    with pytest.raises(ScenarioError, match="must be above 0"):
         scaled_task(small_scenario().task, time_scale)
-    with pytest.raises(ScenarioError, match="has to be above 0"):
+    with pytest.raises(ScenarioError, match="must be above 0"):
         scaled_reports(Cell().draw_reports(1, np.random.default_rng(0)), time_scale)
 
 
@@ -214,6 +252,31 @@ def test_a_clock_too_slow_for_the_deadline() -> None:
 
 def test_a_run_without_an_end_is_refused() -> None:
     endless = Scenario(name="s", task=TaskRequest(round_deadline_s=180.0))
-    with pytest.raises(ScenarioError, match="rounds: needed if the task has no final_deadline_s"):
-        endless.require_end()
-    endless.changed(rounds=1).require_end()
+    with pytest.raises(ScenarioError, match="rounds: required if the task has no final_deadline_s"):
+        endless.require_limit()
+    endless.changed(rounds=1).require_limit()
+
+
+def test_traces_are_found_beside_the_scenario_or_named_later(tmp_path: Path) -> None:
+    text = SHORTEST + '[traces]\nfiles = ["a.up", "/b.csv"]\nphones = "phones.json"\n'
+    traces = load_scenario(written(tmp_path, text)).traces
+    assert traces is not None
+    assert traces.paths() == (tmp_path / "a.up", Path("/b.csv"))
+    assert traces.phones == str(tmp_path / "phones.json")
+    preset = load_scenario("trace-lte")
+    assert preset.traces is not None
+    with pytest.raises(ScenarioError, match=r"traces\.files: required; .* --traces"):
+        preset.traces.paths()
+    named = preset.changed(traces=["here.up"]).traces
+    assert named is not None
+    assert (named.paths(), named.report_mean_s) == ((Path("here.up"),), preset.traces.report_mean_s)
+    added = load_scenario("small").changed(traces=["here.up"]).traces
+    assert added is not None
+    with pytest.raises(ScenarioError, match="exclude each other"):
+        load_scenario("mobile").changed(traces=["here.up"])
+
+
+def test_on_a_faster_clock_devices_are_back_sooner() -> None:
+    behaviour = load_scenario("unreliable").behaviour
+    assert scaled_behaviour(behaviour, 20).away_s == (0.5, 3)
+    assert scaled_behaviour(behaviour, 20).leaving == behaviour.leaving

@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
-from client_sim.api_client import ApiError
-from client_sim.calls import assignments
-from client_sim.device import Announced, outcome_of
+from client_sim.device import RoundRegistry, outcome_of
+from client_sim.fleet import Fleet
 from client_sim.scenario import Scenario, load_scenario
 from client_sim.wall_round import WallRound
-from services.contract.problems import Problem
+from fedcs_client.api import ApiError
+from fedcs_client.endpoints import assignments
+from services.contract.common import Problem
 from services.contract.rounds import RoundResponse
 from services.domain.rounds import RoundState, SlotOutcome
 from services.domain.tasks import SlotEnforcement
@@ -52,12 +53,13 @@ def wall_round(
         duration_s=None,
         schedule=schedule,
     )
-    return WallRound(scheduled, scenario or scenario_of())
+    scenario = scenario or scenario_of()
+    return WallRound(scheduled, scenario, Fleet.draw(scenario, "cell"), asyncio.get_running_loop().time())
 
 
 async def is_settled(round_: WallRound) -> bool:
     try:
-        await asyncio.wait_for(round_.settled(), 0.01)
+        await asyncio.wait_for(round_.wait_finished(), 0.01)
     except TimeoutError:
         return False
     return True
@@ -66,12 +68,13 @@ async def is_settled(round_: WallRound) -> bool:
 def test_a_round_is_settled_when_every_device_has_done_its_part() -> None:
     async def play() -> None:
         round_ = wall_round()
-        assert round_.begin_s == 1.5 + round_.schedule.distribution_s
-        for one in round_.played:
+        first = round_.simulated_slots[0].client_id
+        assert round_.begin_s(first) == 1.5 + round_.schedule.distribution_s
+        for slot in round_.simulated_slots:
             assert not await is_settled(round_)
-            assert round_.join(one.client_id) == one
-            assert round_.join(one.client_id) is None, "it is taking part already"
-            round_.finish(one.client_id)
+            assert round_.join(slot.client_id) == slot
+            assert round_.join(slot.client_id) is None, "it is taking part already"
+            round_.finish(slot.client_id)
         assert await is_settled(round_)
 
     asyncio.run(play())
@@ -80,10 +83,10 @@ def test_a_round_is_settled_when_every_device_has_done_its_part() -> None:
 def test_who_has_not_come_when_the_round_ends_is_waited_for_no_longer() -> None:
     async def play() -> None:
         round_ = wall_round()
-        absent, present, *others = [one.client_id for one in round_.played]
+        absent, present, *others = [slot.client_id for slot in round_.simulated_slots]
         assert round_.join(present) is not None
-        round_.pass_over_absent()
-        await round_.channel.is_free(present)
+        round_.skip_absent()
+        await round_.channel(present).wait_free(present)
         assert all(round_.join(client_id) is None for client_id in (absent, *others))
         assert not await is_settled(round_)
         round_.finish(present)
@@ -95,8 +98,8 @@ def test_who_has_not_come_when_the_round_ends_is_waited_for_no_longer() -> None:
 def test_who_drops_out_has_no_part() -> None:
     async def play() -> None:
         round_ = wall_round(scenario_of(dropout=0.5))
-        dropped = [one.client_id for one in round_.played if one.dropped]
-        assert 0 < len(dropped) < len(round_.played)
+        dropped = [slot.client_id for slot in round_.simulated_slots if slot.dropped]
+        assert 0 < len(dropped) < len(round_.simulated_slots)
         assert all(round_.join(client_id) is None for client_id in dropped)
         everybody = wall_round(scenario_of(dropout=1.0))
         assert await is_settled(everybody)
@@ -107,8 +110,8 @@ def test_who_drops_out_has_no_part() -> None:
 def test_round_time_begins_where_the_service_says() -> None:
     async def play() -> None:
         assert 100 < wall_round(age_s=100.0).now_s < 110
-        await wall_round(age_s=100.0).until(99.0)  # it has passed
-        await wall_round(age_s=100.0).until(100.02)
+        await wall_round(age_s=100.0).sleep_until(99.0)  # it has passed
+        await wall_round(age_s=100.0).sleep_until(100.02)
 
     asyncio.run(play())
 
@@ -117,12 +120,12 @@ def test_a_round_waits_for_nothing_longer_than_two_deadlines() -> None:
     async def play() -> None:
         loop = asyncio.get_running_loop()
         short = wall_round(deadline_s=0.05)
-        assert short.hurry_at_s - loop.time() <= 0.1
-        await asyncio.wait_for(short.until(1000.0), 10)
+        assert short.time_limit_s - loop.time() <= 0.1
+        await asyncio.wait_for(short.sleep_until(1000.0), 10)
         endless = wall_round(policy="fl", deadline_s=0.05)
-        assert endless.hurry_at_s == float("inf")
+        assert endless.time_limit_s == float("inf")
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(endless.until(1000.0), 0.2)
+            await asyncio.wait_for(endless.sleep_until(1000.0), 0.2)
 
     asyncio.run(play())
 
@@ -131,24 +134,24 @@ def test_strict_slots_are_kept() -> None:
     async def play() -> None:
         free, strict = wall_round(), wall_round(scenario_of(slot_enforcement=SlotEnforcement.STRICT))
         last = free.schedule.slots[-1]
-        assert free.opens_s(last.client_id) == 0
-        assert strict.opens_s(last.client_id) == last.window_start_s > 0
+        assert free.earliest_upload_s(last.client_id) == 0
+        assert strict.earliest_upload_s(last.client_id) == last.window_start_s > 0
 
     asyncio.run(play())
 
 
 def test_a_device_may_hear_of_a_round_before_it_is_announced_or_after_it_is_over() -> None:
     async def play() -> None:
-        rounds, round_ = Announced(), wall_round()
-        early, impatient = (asyncio.create_task(rounds.find("round-1")) for _ in range(2))
+        rounds, round_ = RoundRegistry(), wall_round()
+        early, impatient = (asyncio.create_task(rounds.wait_for("round-1")) for _ in range(2))
         await asyncio.sleep(0)
         impatient.cancel()
         await asyncio.sleep(0)
-        rounds.announce(round_)
+        rounds.add(round_)
         assert await early is round_
-        assert await rounds.find("round-1") is round_
-        rounds.withdraw(round_)
-        assert await rounds.find("round-1") is None
+        assert await rounds.wait_for("round-1") is round_
+        rounds.remove(round_)
+        assert await rounds.wait_for("round-1") is None
 
     asyncio.run(play())
 

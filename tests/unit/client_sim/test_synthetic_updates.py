@@ -3,16 +3,15 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pytest
-import torch
 from safetensors.numpy import load, save
 from safetensors.torch import save as save_torch
 
-from client_sim.scenario import LEAST_MODEL_BYTES
-from client_sim.stand_in import StandInError, StandInUpdates, stand_in_model
-from services.learning.aggregation import Contribution, aggregate
+from client_sim.scenario import MIN_MODEL_BYTES
+from client_sim.synthetic_updates import SyntheticUpdateError, SyntheticUpdates, synthetic_model
+from services.aggregators.aggregation import ReceivedUpdate, aggregate_updates
+from services.aggregators.weighted import WeightedAverage
 from services.learning.networks import build_network, parameters_of
-from services.learning.rules.weighted import WeightedAverage
-from services.tensors import check_finite, check_same_layout, read_layout
+from services.tensors.layout import check_finite, check_same_layout, read_layout
 
 
 def paper_model() -> bytes:
@@ -20,7 +19,7 @@ def paper_model() -> bytes:
 
 
 MODELS = {
-    "stand-in": stand_in_model(100_000, 0),
+    "synthetic": synthetic_model(100_000, 0),
     "paper-cnn": paper_model(),
     "zeros": save({"weight": np.zeros((64, 32), np.float32), "bias": np.zeros(64, np.float32)}),
     "two numbers": save({"w": np.array([1.0, -3.0], np.float64)}, {"made": "by hand"}),
@@ -29,25 +28,25 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize("model_bytes", [LEAST_MODEL_BYTES, 4321, 1_000_000])
+@pytest.mark.parametrize("model_bytes", [MIN_MODEL_BYTES, 4321, 1_000_000])
 def test_a_model_of_so_many_bytes(model_bytes: int, tmp_path: Path) -> None:
-    model = stand_in_model(model_bytes, seed=1)
+    model = synthetic_model(model_bytes, seed=1)
     assert len(model) == model_bytes // 8 * 8
     path = tmp_path / "model"
     path.write_bytes(model)
     check_finite(path)
     assert {spec.dtype for spec in read_layout(path).values()} == {"F32"}
     assert len(load(model)) == 4
-    assert stand_in_model(model_bytes, seed=1) == model
-    assert stand_in_model(model_bytes, seed=2) != model
+    assert synthetic_model(model_bytes, seed=1) == model
+    assert synthetic_model(model_bytes, seed=2) != model
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_updates_keep_the_layout_and_are_as_many_as_devices(name: str, tmp_path: Path) -> None:
-    updates = StandInUpdates(MODELS[name])
+    updates = SyntheticUpdates(MODELS[name])
     given = [updates.of(number) for number in range(50)]
     assert len({MODELS[name], *given}) == 51
-    assert StandInUpdates(MODELS[name]).of(7) == given[7]
+    assert SyntheticUpdates(MODELS[name]).of(7) == given[7]
     model, update = tmp_path / "model", tmp_path / "update"
     model.write_bytes(MODELS[name])
     update.write_bytes(given[7])
@@ -62,18 +61,18 @@ def test_updates_keep_the_layout_and_are_as_many_as_devices(name: str, tmp_path:
 @pytest.mark.parametrize("clients", [1, 2, 9])
 @pytest.mark.parametrize("name", MODELS)
 def test_the_aggregation_keeps_all_of_them(name: str, clients: int, tmp_path: Path) -> None:
-    updates = StandInUpdates(MODELS[name])
+    updates = SyntheticUpdates(MODELS[name])
     assert left_out(MODELS[name], [updates.of(number) for number in range(clients)], tmp_path) == {}
 
 
 def test_beside_updates_that_were_trained_none_stands_out(tmp_path: Path) -> None:
     model = paper_model()
-    updates = StandInUpdates(model)
-    dice = np.random.default_rng(0)
+    updates = SyntheticUpdates(model)
+    rng = np.random.default_rng(0)
     trained = {
         name: values
         if values.dtype.kind == "i"
-        else values * dice.uniform(0.5, 1.5, values.shape).astype(np.float32)
+        else values * rng.uniform(0.5, 1.5, values.shape).astype(np.float32)
         for name, values in load(model).items()
     }
     given = [*(updates.of(number) for number in range(5)), save(trained)]
@@ -84,18 +83,19 @@ def test_beside_updates_that_were_trained_none_stands_out(tmp_path: Path) -> Non
 def left_out(model: bytes, updates: list[bytes], folder: Path) -> dict[str, str]:
     model_path = folder / "model"
     model_path.write_bytes(model)
-    contributions = []
+    received = []
     for number, update in enumerate(updates):
         path = folder / f"update-{number}"
         path.write_bytes(update)
-        contributions.append(Contribution(str(number), path, 100))
-    aggregated = aggregate(model_path, contributions, WeightedAverage)
-    assert aggregated.tensors is not None
-    assert all(torch.isfinite(tensor).all() for tensor in aggregated.tensors.values())
-    return dict(aggregated.left_out)
+        received.append(ReceivedUpdate(str(number), path, 100))
+    aggregated = aggregate_updates(model_path, received, WeightedAverage())
+    assert aggregated.model is not None
+    tensors = load(b"".join(aggregated.model.content()))
+    assert all(np.isfinite(values).all() for values in tensors.values())
+    return dict(aggregated.record.outliers)
 
 
 @pytest.mark.parametrize("values", [np.arange(9), np.ones(1, np.float32), np.ones((0, 5), np.float32)])
 def test_a_model_without_numbers_to_move_is_refused(values: npt.NDArray[np.generic]) -> None:
-    with pytest.raises(StandInError, match="no tensor of two or more numbers of type F16, F32, F64"):
-        StandInUpdates(save({"w": values}))
+    with pytest.raises(SyntheticUpdateError, match="no tensor of two or more numbers of type F16, F32, F64"):
+        SyntheticUpdates(save({"w": values}))

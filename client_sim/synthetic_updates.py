@@ -1,7 +1,7 @@
-"""Models and updates that nobody trained, for studies of load and scheduling.
+"""Synthetic models and updates, for load tests and scheduling studies without training.
 
-An update is the model itself with a few numbers moved, so it costs hardly more than a copy. All devices move
-them equally far, each in its own direction: to the service's eyes they are honest clients that disagree.
+An update is a copy of the model with some parameters changed. All updates have the same norm and random
+directions, so the service accepts them as it accepts trained ones.
 """
 
 import json
@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from fedcs_client.encoding import UNENCODED, TransferTerms, decode_model, encode_update
 from services.errors import FedCSError
 
 _LENGTH_BYTES = 8
@@ -19,20 +20,20 @@ _SPREAD = 0.05
 
 _FLOATS = {"F16": "<f2", "F32": "<f4", "F64": "<f8"}
 _STATISTICS = ("running_mean", "running_var")
-_MOST_MOVED = 4096
+_MAX_CHANGED = 4096
 _RELATIVE_STEP = 0.05
-"""Of the tensor's length. Were it much shorter, updates that others trained would be out of proportion."""
+"""Relative to the tensor's norm; with much less, trained updates of the same round would be outliers."""
 _STEP_FROM_ZERO = 1e-3
 
 
-class StandInError(FedCSError):
-    """No stand-in update can be made of this model."""
+class SyntheticUpdateError(FedCSError):
+    """The model has no tensor that can be changed."""
 
-    cause: ClassVar[str] = "NO_STAND_IN"
+    cause: ClassVar[str] = "NO_SYNTHETIC_UPDATES"
 
 
-def stand_in_model(model_bytes: int, seed: int) -> bytes:
-    """A model file of so many bytes, rounded down to a multiple of 8: four tensors of small random floats."""
+def synthetic_model(model_bytes: int, seed: int) -> bytes:
+    """A safetensors file of ``model_bytes``, rounded down to a multiple of 8, with four random tensors."""
     numbers = (model_bytes - _LENGTH_BYTES - _HEADER_BYTES) // 8 * 2
     lengths = {name: int(numbers * share) for name, share in _SHARES.items()}
     lengths[_LAST] = numbers - sum(lengths.values())
@@ -47,40 +48,47 @@ def stand_in_model(model_bytes: int, seed: int) -> bytes:
     return len(header).to_bytes(_LENGTH_BYTES, "little") + header + drawn.astype("<f4").tobytes()
 
 
-class StandInUpdates:
-    """Updates to one model: another one for each device, and always the same for the same device."""
+class SyntheticUpdates:
+    """Updates of one model: reproducible, and different for each device."""
 
-    def __init__(self, model: bytes) -> None:
+    def __init__(self, received: bytes, terms: TransferTerms = UNENCODED) -> None:
+        """``received`` is the model as it travels by these terms."""
+        self._received = received
+        self._terms = terms
+        model = decode_model(received, terms)
         self._model = memoryview(model)
-        self._dtype, self._begin, length = _most_numbers(model)
+        self._dtype, self._begin, length = _largest_tensor(model)
         numbers = np.frombuffer(model, self._dtype, length, self._begin)
-        self._moved = numbers[:_MOST_MOVED].astype(np.float64)
+        self._moved = numbers[:_MAX_CHANGED].astype(np.float64)
         self._end = self._begin + self._moved.size * self._dtype.itemsize
         self._step = (
             _RELATIVE_STEP * float(np.linalg.norm(numbers.astype(np.float32, copy=False))) or _STEP_FROM_ZERO
         )
 
     def of(self, number: int) -> bytes:
-        """The update of the device of this number."""
+        """The update of a device."""
         direction = np.random.default_rng(number).standard_normal(self._moved.size)
         direction /= np.linalg.norm(direction)
         moved = (self._moved + self._step * direction).astype(self._dtype)
-        return b"".join((self._model[: self._begin], moved.tobytes(), self._model[self._end :]))
+        update = b"".join((self._model[: self._begin], moved.tobytes(), self._model[self._end :]))
+        return encode_update(update, self._received, self._terms, seed=number)
 
 
-def _most_numbers(model: bytes) -> tuple[np.dtype[Any], int, int]:
-    """The parameters that can be moved best: their type, where they begin, and how many there are."""
+def _largest_tensor(model: bytes) -> tuple[np.dtype[Any], int, int]:
+    """The largest floating-point tensor: its type, offset and number of elements."""
     header_bytes = int.from_bytes(model[:_LENGTH_BYTES], "little")
     data_begin = _LENGTH_BYTES + header_bytes
     header = json.loads(model[_LENGTH_BYTES:data_begin])
     found = []
     for name, entry in header.items():
-        # The running statistics of batch normalisation are left alone: a variance must not become negative.
+        # Not the running statistics of batch normalisation: a variance must not become negative.
         if name != "__metadata__" and entry["dtype"] in _FLOATS and not name.endswith(_STATISTICS):
             begin, end = entry["data_offsets"]
             dtype = np.dtype(_FLOATS[entry["dtype"]])
             found.append(((end - begin) // dtype.itemsize, data_begin + begin, dtype))
     length, begin, dtype = max(found, key=lambda place: place[0], default=(0, 0, np.dtype("<f4")))
     if length < 2:
-        raise StandInError(f"the model has no tensor of two or more numbers of type {', '.join(_FLOATS)}")
+        raise SyntheticUpdateError(
+            f"the model has no tensor of two or more numbers of type {', '.join(_FLOATS)}"
+        )
     return dtype, begin, length
