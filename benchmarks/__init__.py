@@ -1,1 +1,1 @@
-"""Benchmarks: each prints a table of ratios, with a peer or a limit measured in the same run."""
+"""Benchmarks: each prints a table of ratios to a baseline measured in the same run."""

@@ -1,4 +1,4 @@
-"""The least a server can do with an upload: stream the body into a file, and sync it to the disk."""
+"""Baseline for uploads: a Starlette handler that streams the body into a file and syncs it."""
 
 import os
 import sys
@@ -12,7 +12,7 @@ from starlette.routing import Route
 
 
 async def store(request: Request) -> Response:
-    """Write what comes."""
+    """Write the body to a file."""
     with tempfile.TemporaryFile(dir=os.environ["FEDCS_DATA_DIR"]) as file:
         async for chunk in request.stream():
             file.write(chunk)
@@ -22,7 +22,7 @@ async def store(request: Request) -> Response:
 
 
 async def answer(_: Request) -> Response:
-    """Say that it is up."""
+    """The health check."""
     return Response()
 
 

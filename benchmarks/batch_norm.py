@@ -1,8 +1,7 @@
-"""What becomes of batch normalisation's running statistics when models are averaged, in several ways.
+"""Compare ways to aggregate the running statistics of batch normalisation.
 
-The parameters are averaged alike in all of them. The statistics are: averaged like the parameters; pooled,
-which adds to the average of the variances the variance of the means; left out, so that they stay what they
-were at the start; or those of the client that was last, as in programs that evaluate with what is at hand.
+The parameters are alvariants averaged. The statistics are averaged; or pooled, which adds the variance of the
+means to the average variance; or kept from the initial model; or taken from the last client.
 
 python -m benchmarks.batch_norm [--dataset cifar-10 --datasets-folder DIR] [--scheme non_iid] [--rounds 10]
 """
@@ -19,13 +18,10 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from services.domain.tasks import PartitionScheme
-from services.learning.datasets import load_dataset
+from services.learning.datasets import DataSet, Purpose, derive_seed, draw_partition, load_dataset
 from services.learning.evaluation import evaluate
-from services.learning.local_update import Recipe, update_locally
+from services.learning.local_update import Hyperparameters, update_locally
 from services.learning.networks import build_network, parameters_of
-from services.learning.partition import draw_partition
-from services.learning.samples import DataSet
-from services.learning.seeds import Purpose, derive_seed
 
 State = Mapping[str, Tensor]
 _CPU = torch.device("cpu")
@@ -50,7 +46,7 @@ def main(
     learning_rate: float,
     seed: int,
 ) -> None:
-    """Print the accuracy after each round, in each way."""
+    """Print the accuracy after each round, for each method."""
     torch.set_num_threads(1)
     data = load_dataset(dataset, datasets_folder)
     network = build_network(
@@ -59,7 +55,7 @@ def main(
     model: State = parameters_of(network)
     start = model
     rng = np.random.default_rng(seed)
-    table = Table("round", "averaged", "pooled", "left out", "last client's", title=f"{dataset}, {scheme}")
+    table = Table("round", "averaged", "pooled", "initial", "last client's", title=f"{dataset}, {scheme}")
     for number in track(range(1, rounds + 1), "Training"):
         states, counts = [], rng.integers(100, 501, size=selected)
         for place, partition in enumerate(rng.choice(_CLIENTS, selected, replace=False)):
@@ -76,14 +72,14 @@ def main(
                 network,
                 data.prepare(data.training.inputs[places], _CPU),
                 data.training.labels[places],
-                Recipe(5, 50, learning_rate * 0.99 ** (number - 1)),
+                Hyperparameters(5, 50, learning_rate * 0.99 ** (number - 1)),
                 seed=derive_seed(seed, Purpose.TRAINING, number, int(partition)),
                 after_batch=lambda _: None,
             )
             states.append({name: tensor.clone() for name, tensor in parameters_of(network).items()})
-        ways = _combine(states, counts / counts.sum(), start)
-        table.add_row(str(number), *(f"{_accuracy(network, data, state):.3f}" for state in ways.values()))
-        model = ways["averaged"]
+        variants = _combine(states, counts / counts.sum(), start)
+        table.add_row(str(number), *(f"{_accuracy(network, data, state):.3f}" for state in variants.values()))
+        model = variants["averaged"]
     Console(width=110).print(table)
 
 
@@ -98,15 +94,15 @@ def _combine(states: Sequence[State], shares: Sequence[float], start: State) -> 
     averaged = {
         name: mean([state[name] for state in states]).to(tensor.dtype) for name, tensor in start.items()
     }
-    pooled, left_out, last = dict(averaged), dict(averaged), dict(averaged)
+    pooled, initial, last = dict(averaged), dict(averaged), dict(averaged)
     for name in start:
         if name.endswith(("running_mean", "running_var")):
-            left_out[name], last[name] = start[name], states[-1][name]
+            initial[name], last[name] = start[name], states[-1][name]
         if name.endswith("running_var"):
             means = name.removesuffix("var") + "mean"
             raw = mean([state[name] + state[means] ** 2 for state in states])
             pooled[name] = (raw - averaged[means].to(torch.float64) ** 2).to(torch.float32)
-    return {"averaged": averaged, "pooled": pooled, "left out": left_out, "last": last}
+    return {"averaged": averaged, "pooled": pooled, "initial": initial, "last": last}
 
 
 def _accuracy(network: nn.Module, data: DataSet, state: State) -> float:

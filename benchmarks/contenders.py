@@ -1,4 +1,4 @@
-"""The contenders in training, each in processes of its own, doing a round whenever it is its turn."""
+"""Start the frameworks that are compared in training, each in its own process."""
 
 import json
 import os
@@ -21,10 +21,10 @@ _QUIET = {
     "GLOO_SOCKET_IFNAME": "lo",
     "FLWR_TELEMETRY_ENABLED": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
-    # Ray's actors find this repository's modules by it.
+    # Ray's actors import modules of this repository.
     "PYTHONPATH": str(_REPOSITORY),
 }
-_LONGEST_GOODBYE_S = 60
+_EXIT_TIMEOUT_S = 60
 
 BARE = ("-m", "benchmarks.peers.bare_training")
 BARE_HOSTING = ("-m", "benchmarks.peers.bare_hosting")
@@ -36,21 +36,21 @@ PFL = (
 
 
 class Contender(Protocol):
-    """Whoever does rounds."""
+    """A framework that runs rounds."""
 
     def do_round(self, turn: Turn) -> Times:
-        """One round of all clients."""
+        """Run a round with all clients."""
 
 
 class Child:
-    """A contender that reads its turns from a pipe."""
+    """A framework in a child process, controlled through a pipe."""
 
     def __init__(self, process: subprocess.Popen[str], log: Path) -> None:
         self._process = process
         self._log = log
 
     def do_round(self, turn: Turn) -> Times:
-        """Ask for a round, and wait for it."""
+        """Request a round and wait for its result."""
         turns, answers = _pipes(self._process)
         turns.write(json.dumps(asdict(turn)) + "\n")
         turns.flush()
@@ -62,7 +62,7 @@ class Child:
 
 @contextmanager
 def child(python: Path | str, arguments: Sequence[str]) -> Iterator[Child]:
-    """Start a contender; it ends when its turns do."""
+    """Start a child process; it ends when its input is closed."""
     with tempfile.TemporaryDirectory(prefix="fedcs-bench-") as folder:
         log = Path(folder) / "log"
         with (
@@ -88,19 +88,19 @@ def _end(process: subprocess.Popen[str]) -> None:
     turns, _ = _pipes(process)
     turns.close()
     try:
-        process.wait(_LONGEST_GOODBYE_S)
+        process.wait(_EXIT_TIMEOUT_S)
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)  # the whole session that was started for it
+        os.killpg(process.pid, signal.SIGKILL)  # the whole session
 
 
 def _pipes(process: subprocess.Popen[str]) -> tuple[IO[str], IO[str]]:
-    assert process.stdin, "it was started with pipes"
-    assert process.stdout, "it was started with pipes"
+    assert process.stdin, "the process has pipes"
+    assert process.stdout, "the process has pipes"
     return process.stdin, process.stdout
 
 
 def peer_python(name: str, folder: Path) -> Path:
-    """The Python of a peer's own environment, which is made in ``folder`` if it is not there."""
+    """The Python of a framework's virtual environment, which is created in ``folder`` if missing."""
     environment = folder / name
     python = environment / "bin" / "python"
     if not python.exists():

@@ -1,4 +1,4 @@
-"""The dashboard's pages, with much in the database, beside a health check with one query; and their weight.
+"""Response times and sizes of the dashboard's pages on a large database, compared with a health check.
 
 python -m benchmarks.dashboard
 """
@@ -15,7 +15,7 @@ from playwright.sync_api import Response, sync_playwright
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.full_database import CLIENTS, ROUNDS_PER_TASK, TASKS, fill
+from benchmarks.full_database import CLIENTS, EVENTS, ROUNDS_PER_TASK, TASKS, fill
 from benchmarks.servers import OPERATOR_KEY, python_server
 from services.storage.database import Database
 from services.storage.migration import migrate
@@ -25,7 +25,7 @@ _PEER = "/healthz-with-query"
 
 
 def main() -> None:
-    """Print each page's time beside the peer's, and what a browser loads for it."""
+    """Print the response time of each page, its ratio to the baseline, and the bytes that a browser loads."""
     console = Console(width=110)
     with tempfile.TemporaryDirectory(prefix="fedcs-bench-") as directory:
         url = f"sqlite:///{directory}/fedcs.sqlite"
@@ -37,18 +37,29 @@ def main() -> None:
         with python_server("benchmarks.dashboard_server", database_url=url) as (client, _):
             pages = {
                 "overview": "/",
+                "tasks": "/dashboard/tasks",
+                "tasks, by activity": "/dashboard/tasks?sort=activity&q=task",
+                "new task": "/dashboard/tasks/new",
+                "clients": "/dashboard/clients",
+                "clients, filtered": "/dashboard/clients?q=client-7&state=reporting&reliability=reliable",
+                "client": "/dashboard/clients/client-7",
+                "activity": "/dashboard/activity",
+                "activity, filtered": "/dashboard/activity?group=key&about=nothing",
+                "keys": "/dashboard/keys",
+                "models": f"/dashboard/tasks/{task_id}/models",
                 "task": f"/dashboard/tasks/{task_id}",
                 "round": f"/dashboard/rounds/{round_id}",
                 "cell": "/dashboard/cell",
                 "what-if": "/dashboard/what-if",
             }
             table = Table(
-                title=f"{TASKS} tasks, {TASKS * ROUNDS_PER_TASK:,} rounds, {CLIENTS:,} clients (SQLite)",
+                title=f"{TASKS} tasks, {TASKS * ROUNDS_PER_TASK:,} rounds, {CLIENTS:,} clients, "
+                f"{EVENTS:,} events (SQLite)",
                 title_justify="left",
             )
             for name in ("page", "request", "ms", "÷ peer", "wanted", "page loads, MB", "wanted"):
                 table.add_column(name)
-            with console.status("Asking"):
+            with console.status("Measuring"):
                 _measure(client, pages, table)
     console.print(table)
 
@@ -76,12 +87,12 @@ def _measure(client: httpx.Client, pages: Mapping[str, str], table: Table) -> No
 
 
 def _loaded(client: httpx.Client, path: str, cookie: str) -> dict[str, tuple[str, int]]:
-    """What Chromium asks for to show a page: method and uncompressed size of each path."""
+    """The requests of Chromium for a page: method and uncompressed size of each path."""
     base = str(client.base_url).rstrip("/")
     responses: list[Response] = []
 
     def note(response: Response) -> None:
-        """Playwright writes on its handlers, which it cannot on a built-in method."""
+        """A function, because Playwright sets attributes on its handlers."""
         responses.append(response)
 
     with sync_playwright() as playwright:
@@ -92,18 +103,18 @@ def _loaded(client: httpx.Client, path: str, cookie: str) -> dict[str, tuple[str
         page = context.new_page()
         page.on("response", note)
         page.goto(f"{base}{path}")
-        page.wait_for_timeout(5000)  # for what its script asks for
+        page.wait_for_timeout(5000)  # for requests of its scripts
         found = {
-            one.url.removeprefix(base): (one.request.method, len(one.body()))
-            for one in responses
-            if "/events" not in one.url  # that never ends
+            response.url.removeprefix(base): (response.request.method, len(response.body()))
+            for response in responses
+            if "/events" not in response.url  # an endless stream
         }
         browser.close()
     return found
 
 
 def _milliseconds(client: httpx.Client, method: str, request: str, cookie: str) -> tuple[float, float]:
-    """Median times of a request and of the peer, one after another."""
+    """Median times of a request and of the baseline, measured in turn."""
     taken: dict[str, list[float]] = {request: [], _PEER: []}
     with httpx.Client(base_url=client.base_url, cookies={"fedcs_session": cookie}, timeout=60) as browser:
         token = re.search(r'name="csrf-token" content="([0-9a-f]+)"', browser.get("/").text)

@@ -1,4 +1,4 @@
-"""The service with one more endpoint beside it: a health check that asks the database one thing."""
+"""The service with an additional endpoint: a health check with one database query."""
 
 import sys
 
@@ -8,18 +8,18 @@ from sqlalchemy import text
 
 from operator_api.app import create_app
 from operator_api.dependencies import ServiceDep
-from operator_api.security import Access, GuardedRoute, access
+from operator_api.security import Access, AuthenticatedRoute, access
 from operator_api.server import spare_the_collector
 from operator_api.service import bootstrap
 from services.logs import set_up_logs
 from services.settings import Settings, load_settings
 
-router = APIRouter(route_class=GuardedRoute)
+router = APIRouter(route_class=AuthenticatedRoute)
 
 
 @router.get("/healthz-with-query", openapi_extra=access(Access.OPEN))
 def answer(service: ServiceDep) -> dict[str, int]:
-    """Ask the database something small."""
+    """Run a trivial query."""
     with service.database.engine.connect() as connection:
         return {"answer": connection.execute(text("SELECT 1")).scalar_one()}
 

@@ -1,4 +1,4 @@
-"""A database in which much has happened: 200 tasks, 1,000 rounds, 10,000 clients."""
+"""A large database: 200 tasks, 1,000 rounds, 10,000 clients, 100,000 events."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -6,19 +6,20 @@ import numpy as np
 from sqlalchemy import Connection, insert, update
 
 from services.contract.tasks import TaskRequest
-from services.domain.cell import Cell
+from services.domain.radio import Cell
 from services.domain.rounds import Round, RoundState, SlotOutcome
 from services.domain.tasks import Clock
 from services.protocol.initialization import set_initial_model, start_task
 from services.protocol.resource_request import open_round
-from services.storage.columns import to_microseconds
 from services.storage.database import Database
 from services.storage.model_store import Blob
+from services.storage.sql import to_microseconds
 from services.storage.tables import evaluations, model_versions, rounds, slots, tasks
 
 TASKS = 200
 ROUNDS_PER_TASK = 5
 CLIENTS = 10_000
+EVENTS = 100_000
 _ASKED = 0.01
 """100 clients, as in the paper."""
 _ROUND_S = 180.0
@@ -26,11 +27,19 @@ _MODEL = Blob("0" * 64, 18_300_000)
 
 
 def fill(database: Database) -> tuple[str, str]:
-    """Fill it; the ids of the newest task and of its newest round."""
+    """Fill the database; return the ids of the newest task and of its newest round."""
     now = datetime.now(UTC)
     _enrol(database, now)
     for place in range(TASKS):
         task_id, round_id = _play_task(database, place, now)
+    with database.unit_of_work() as uow:
+        missing = EVENTS - uow.events.last_number()
+        for place in range(missing):
+            client_id = f"client-{place % CLIENTS}"
+            uow.events.record(
+                "update.received", now, task_id=task_id, round_id=round_id, client_id=client_id, elapsed_s=1.0
+            )
+        uow.commit()
     with database.engine.connect() as connection:
         connection.exec_driver_sql("ANALYZE")
         connection.commit()
@@ -50,7 +59,7 @@ def _enrol(database: Database, now: datetime) -> None:
         serials = uow.clients.add({f"client-{place}": {} for place in range(CLIENTS)}, now)
         uow.reports.add(
             [
-                (serial, None, *one, 10, now_us, now_us, None)
+                (serial, None, *one, 10, now_us, now_us, None, None)
                 for serial, one in zip(serials.values(), numbers, strict=True)
             ]
         )
@@ -97,6 +106,7 @@ def _end_round(connection: Connection, round_: Round, now: datetime) -> None:
         "state": RoundState.AGGREGATED,
         "ended_at": later,
         "duration_s": 170.0,
+        "task_elapsed_s": round_.number * _ROUND_S,
         "received": rounds.c.selected,
     }
     progress = {"model_version": round_.number, "elapsed_s": round_.number * _ROUND_S}

@@ -1,4 +1,4 @@
-"""Rounds of simulated clients through the whole service, over HTTP: API, Redis, a worker of two processes."""
+"""Rounds with hosted training through the whole service: API, Redis, a worker with two processes."""
 
 import base64
 import hashlib
@@ -35,23 +35,25 @@ _TERMS = {
 
 @contextmanager
 def hosted_rounds() -> Iterator["HostedRounds"]:
-    """The service with its worker, as it is deployed on one machine."""
+    """Start the service with a worker."""
     with service_with_worker() as service:
         yield HostedRounds(service)
 
 
 class HostedRounds:
-    """Clients that the operator has enrolled, and a task for each kind of turn."""
+    """Enrolled clients, and a task for each kind of round."""
 
     def __init__(self, service: httpx.Client) -> None:
         self._service = service
         ids = [f"client-{number}" for number in range(CLIENTS)]
-        enrolled = self._post("/clients/batch", {"clients": [{"client_id": one} for one in ids]})
-        self._keys: dict[str, str] = {one["client_id"]: one["api_key"] for one in enrolled["clients"]}
+        enrolled = self._post("/clients/batch", {"clients": [{"client_id": client_id} for client_id in ids]})
+        self._keys: dict[str, str] = {
+            client["client_id"]: client["api_key"] for client in enrolled["clients"]
+        }
         self._tasks: dict[Turn, str] = {}
 
     def do_round(self, turn: Turn) -> Times:
-        """One round of all clients, each update uploaded when it is there; then the model's evaluation."""
+        """Run a round with all clients, and wait for the evaluation of its model."""
         if turn not in self._tasks:
             self._tasks[turn] = self._new_task(turn)
         task_id = self._tasks[turn]
@@ -59,8 +61,8 @@ class HostedRounds:
             began = time.perf_counter()
             round_id = self._post("/rounds", {"task_id": task_id})["round_id"]
             asked = time.perf_counter()
-            for number, one in enumerate(self._keys):
-                self._post("/trainings", {"round_id": round_id, "client_id": one, "partition": number})
+            for number, client_id in enumerate(self._keys):
+                self._post("/trainings", {"round_id": round_id, "client_id": client_id, "partition": number})
             uploads = [
                 pool.submit(self._upload, event, turn.samples)
                 for event in islice(_of_kind(events, "training.done"), CLIENTS)
@@ -80,12 +82,14 @@ class HostedRounds:
         terms = {**_TERMS, "dataset": data_set, "local_epochs": turn.epochs}
         task_id: str = self._post("/tasks", terms)["task_id"]
         resources = {"task_id": task_id, "data_samples": turn.samples, **_RESOURCES}
-        self._post("/reports/batch", {"reports": [{"client_id": one, **resources} for one in self._keys]})
+        self._post(
+            "/reports/batch", {"reports": [{"client_id": client_id, **resources} for client_id in self._keys]}
+        )
         self._await_ready(task_id)
         return task_id
 
     def _upload(self, done: Mapping[str, Any], samples: int) -> None:
-        """Fetch a trained update and upload it; with the plainest client, so as not to measure another."""
+        """Fetch a trained update and upload it, with the standard library's HTTP client for low overhead."""
         connection = HTTPConnection(self._service.base_url.host, self._service.base_url.port)
         operator = {"Authorization": self._service.headers["Authorization"]}
         connection.request("GET", f"/trainings/{done['data']['training_id']}/update", headers=operator)
@@ -122,7 +126,7 @@ class HostedRounds:
 
 
 def _of_kind(events: Iterator[dict[str, Any]], kind: str) -> Iterator[dict[str, Any]]:
-    """The events of a kind; there are none of it if the round, or a part of it, fails."""
+    """The events of a kind; raises an error if a part of the round fails."""
     for event in events:
         if event["kind"] == kind:
             yield event

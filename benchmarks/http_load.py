@@ -1,4 +1,4 @@
-"""A load generator that costs little itself: prepared requests, kept connections, answers barely parsed."""
+"""A lightweight load generator: prepared requests, persistent connections, minimal parsing."""
 
 import asyncio
 import time
@@ -13,7 +13,7 @@ import numpy as np
 
 @dataclass
 class Load:
-    """What came back."""
+    """The responses of a load test."""
 
     seconds: float = 0.0
     statuses: Counter[int] = field(default_factory=Counter)
@@ -21,16 +21,16 @@ class Load:
 
     @property
     def per_second(self) -> float:
-        """Answers per second."""
+        """Responses per second."""
         return len(self.latencies_s) / self.seconds
 
     def latency_ms(self, percentile: float) -> float:
-        """A percentile of the time to an answer."""
+        """A percentile of the latency."""
         return float(np.percentile(self.latencies_s, percentile)) * 1000
 
 
 def prepare(method: str, path: str, key: str, body: bytes) -> bytes:
-    """A request as bytes."""
+    """Encode a request."""
     head = (
         f"{method} {path} HTTP/1.1\r\nHost: bench\r\nAuthorization: Bearer {key}\r\n"
         f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
@@ -39,12 +39,12 @@ def prepare(method: str, path: str, key: str, body: bytes) -> bytes:
 
 
 def generate(url: str, requests: Sequence[bytes], seconds: float) -> Load:
-    """Send, one connection for each prepared request, again and again for so long."""
+    """Send each request repeatedly, on its own connection, for some seconds."""
     return generate_spread([url], requests, seconds)
 
 
 def generate_spread(urls: Sequence[str], requests: Sequence[bytes], seconds: float) -> Load:
-    """The same, with the connections spread evenly over several servers."""
+    """The same, with the connections distributed over several servers."""
     return asyncio.run(_generate(urls, requests, seconds))
 
 

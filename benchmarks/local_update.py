@@ -1,4 +1,4 @@
-"""The local update and the evaluation beside the loops that one would write first: one thread each.
+"""Local update and evaluation compared with straightforward PyTorch loops, one thread each.
 
 python -m benchmarks.local_update
 """
@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from benchmarks.timing import median_seconds
+from services.learning.datasets import DataSet, Samples
 from services.learning.evaluation import evaluate
-from services.learning.local_update import Recipe, update_locally
+from services.learning.local_update import Hyperparameters, update_locally
 from services.learning.networks import build_network
-from services.learning.samples import DataSet, Samples
 
 _SAMPLES = 500
 _BATCH = 50
@@ -27,7 +27,7 @@ _CPU = torch.device("cpu")
 
 
 class _Images(Dataset[tuple[Tensor, int]]):
-    """Images that are put on a scale one by one, as a transform does it."""
+    """Images that are scaled one by one, as by a transform."""
 
     def __init__(self, samples: Samples) -> None:
         self._samples = samples
@@ -41,14 +41,14 @@ class _Images(Dataset[tuple[Tensor, int]]):
 
 
 def main() -> None:
-    """Print how many samples per second each gets through."""
+    """Print samples per second of each."""
     torch.set_num_threads(1)
     table = Table("", "straightforward", "in batches", "ours", "ours ÷ straightforward", title="samples/s")
     for name, shape in _SHAPES.items():
         data = _random_data(shape)
         for what, contenders in (("local update", _updates(data)), ("evaluation", _evaluations(data))):
             for contender in contenders.values():
-                contender()  # the first time is slower
+                contender()  # warm-up
             seconds = median_seconds(contenders, _RUNS)
             rates = [_SAMPLES * _EPOCHS / taken for taken in seconds.values()]
             shown = [f"{rate:.0f}" for rate in rates]
@@ -57,9 +57,9 @@ def main() -> None:
 
 
 def _random_data(shape: tuple[int, int, int]) -> DataSet:
-    dice = torch.Generator().manual_seed(0)
-    images = torch.randint(256, (_SAMPLES, *shape), generator=dice, dtype=torch.uint8)
-    samples = Samples(images, torch.randint(10, (_SAMPLES,), generator=dice))
+    rng = torch.Generator().manual_seed(0)
+    images = torch.randint(256, (_SAMPLES, *shape), generator=rng, dtype=torch.uint8)
+    samples = Samples(images, torch.randint(10, (_SAMPLES,), generator=rng))
     return DataSet(samples, samples, classes=10)
 
 
@@ -71,7 +71,7 @@ def _updates(data: DataSet) -> dict[str, Callable[[], object]]:
     plain, batched, ours = _network(data), _network(data), _network(data)
     inputs, labels = data.prepare(data.training.inputs, _CPU), data.training.labels
     contiguous = inputs.contiguous()
-    recipe = Recipe(_EPOCHS, _BATCH, _RATE)
+    recipe = Hyperparameters(_EPOCHS, _BATCH, _RATE)
     return {
         "straightforward": lambda: _train(
             plain, DataLoader(_Images(data.training), batch_size=_BATCH, shuffle=True)

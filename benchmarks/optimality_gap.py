@@ -1,4 +1,4 @@
-"""How far greed falls short of the exact optimum, over random instances of several shapes.
+"""The gap between greedy selection and the exact optimum, over random instances.
 
 python -m benchmarks.optimality_gap
 """
@@ -10,10 +10,10 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from services.domain.cell import PAPER_MODEL_SIZE_BYTES, Cell
-from services.domain.greedy import greedy_order
-from services.domain.optimum import optimal_order
+from services.domain.radio import PAPER_MODEL_SIZE_BYTES, Cell
 from services.domain.resources import EstimatedTimes, LocalWork, estimate_times
+from services.domain.selection.fedcs import greedy_order
+from services.domain.selection.optimal import optimal_order
 
 _INSTANCES = 2000
 
@@ -37,9 +37,10 @@ def _cell(model_size_bytes: int, deadline_s: int) -> Shape:
 
 
 def _small_and_tight(rng: np.random.Generator) -> tuple[EstimatedTimes, int]:
-    """Few clients and small whole numbers, where one wrong choice shows."""
+    """Few clients with small integer times."""
     clients = int(rng.integers(2, 10))
-    times = EstimatedTimes(rng.integers(0, 21, clients), rng.integers(1, 11, clients))
+    uploads_ns = rng.integers(1, 11, clients)
+    times = EstimatedTimes(rng.integers(0, 21, clients), uploads_ns, uploads_ns)
     return times, int(rng.integers(5, 60))
 
 
@@ -56,13 +57,13 @@ _SHAPES: dict[str, Shape] = {
 
 
 def main() -> None:
-    """Print how often and by how much greed falls short, per shape."""
+    """Print how often and by how much greedy selection is below the optimum."""
     console = Console(width=110)
     table = Table(
-        title=f"Greedy beside the exact optimum, {_INSTANCES:,} instances each", title_justify="left"
+        title=f"Greedy selection and the exact optimum, {_INSTANCES:,} instances each", title_justify="left"
     )
-    for name in ("shape", "greedy", "optimum", "share reached", "falls short in", "by at most"):
-        table.add_column(name, justify="left" if name == "shape" else "right")
+    for name in ("instances", "greedy", "optimum", "greedy ÷ optimum", "below in", "by at most"):
+        table.add_column(name, justify="left" if name == "instances" else "right")
     for name, draw in track(_SHAPES.items(), "Solving", console=Console(stderr=True)):
         rng = np.random.default_rng(0)
         greedy, optimum = np.zeros(_INSTANCES), np.zeros(_INSTANCES)

@@ -1,4 +1,4 @@
-"""The service with one more endpoint beside it: the same checks as ``POST /reports``, and nothing stored."""
+"""The service with an additional endpoint: the checks of ``POST /reports`` without storing the report."""
 
 import sys
 
@@ -6,15 +6,15 @@ import uvicorn
 from fastapi import APIRouter, Response
 
 from operator_api.app import create_app
-from operator_api.dependencies import OnceDep, PrincipalDep, ServiceDep
-from operator_api.security import Access, GuardedRoute, access, require_client
+from operator_api.dependencies import IdempotentRequestDep, PrincipalDep, ServiceDep
+from operator_api.security import Access, AuthenticatedRoute, access, require_client
 from operator_api.server import spare_the_collector
 from operator_api.service import bootstrap
 from services.contract.reports import ReportRequest
 from services.logs import set_up_logs
 from services.settings import Settings, load_settings
 
-router = APIRouter(route_class=GuardedRoute)
+router = APIRouter(route_class=AuthenticatedRoute)
 
 
 @router.post("/not-stored", status_code=201, openapi_extra=access(Access.MANAGE, Access.CLIENT))
@@ -22,7 +22,7 @@ async def check_only(
     body: ReportRequest,
     service: ServiceDep,  # noqa: ARG001 - the same is asked for as by the real one
     principal: PrincipalDep,
-    once: OnceDep,  # noqa: ARG001
+    idempotent: IdempotentRequestDep,  # noqa: ARG001
 ) -> Response:
     """Authenticate, validate, answer."""
     require_client(principal, body.client_id)

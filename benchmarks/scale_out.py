@@ -1,8 +1,7 @@
-"""Two API processes beside one, on PostgreSQL: report ingest, and rounds per second of two cells.
+"""One and two API processes on PostgreSQL: report ingest, and rounds per second of two cells.
 
-All of it is on one machine: PostgreSQL, Redis, the worker and the load generator share the cores with the API
-processes, so what a second process brings is less here than on a host of its own. The second process runs
-all the time; for the figures of one it is sent nothing.
+PostgreSQL, Redis, the worker and the load generator run on the same machine, so a second process on its own
+host gains more. The second process always runs; in the measurement of one process it gets no requests.
 
 python -m benchmarks.scale_out
 """
@@ -24,8 +23,8 @@ from benchmarks.http_load import generate_spread, prepare
 from benchmarks.servers import OPERATOR_KEY, database_urls
 from benchmarks.simulation import untrained
 from benchmarks.stack import services_with_worker
-from client_sim.api_client import AsyncApi
 from client_sim.simulated_run import run_simulated
+from fedcs_client.api import AsyncApi
 
 _RUNS = 5
 _CONNECTIONS = 64
@@ -36,7 +35,7 @@ _ROUNDS = 15
 
 
 def main() -> None:
-    """Measure in turns, and print the ratios."""
+    """Measure alternately, and print the ratios."""
     console = Console()
     table = Table(title="One and two API processes on PostgreSQL", title_justify="left")
     for name in ("measure", "1 process", "2 processes", "ratio"):
@@ -46,7 +45,7 @@ def main() -> None:
         requests = _reports(services[0])
         measures = {
             f"reports/s, {_CONNECTIONS} connections": lambda spread: _ingest(spread, requests),
-            f"rounds/s, {_CELLS} cells of {_CLIENTS} clients, 1 MB": _play,
+            f"rounds/s, {_CELLS} cells of {_CLIENTS} clients, 1 MB": _simulate,
         }
         for label, measure in measures.items():
             one, two = [], []
@@ -82,15 +81,15 @@ def _ingest(urls: Sequence[str], requests: Sequence[bytes]) -> float:
     return load.per_second
 
 
-def _play(urls: Sequence[str]) -> float:
-    """Rounds per second of several cells, each simulated in a process of its own."""
+def _simulate(urls: Sequence[str]) -> float:
+    """Rounds per second of several cells, each simulated in its own process."""
     with ProcessPoolExecutor(_CELLS, multiprocessing.get_context("spawn")) as simulators:
-        times = list(simulators.map(_play_cell, [urls[cell % len(urls)] for cell in range(_CELLS)]))
+        times = list(simulators.map(_simulate_cell, [urls[cell % len(urls)] for cell in range(_CELLS)]))
     return _CELLS * _ROUNDS / (max(ended for _, ended in times) - min(began for began, _ in times))
 
 
-def _play_cell(url: str) -> tuple[float, float]:
-    """Play the rounds of one cell; when they began and ended."""
+def _simulate_cell(url: str) -> tuple[float, float]:
+    """Simulate a cell; return when its rounds began and ended."""
     return asyncio.run(_run_cell(url))
 
 

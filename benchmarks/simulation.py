@@ -1,4 +1,4 @@
-"""The simulator against the whole service: rounds per second, and what a round costs beside its training.
+"""The simulator with the whole service: rounds per second, and the overhead of a round.
 
 python -m benchmarks.simulation
 """
@@ -14,33 +14,33 @@ from rich.table import Table
 
 from benchmarks.servers import OPERATOR_KEY
 from benchmarks.stack import service_with_worker
-from client_sim.api_client import AsyncApi
 from client_sim.scenario import Scenario, load_scenario
 from client_sim.simulated_run import SimulatedRun, run_simulated
-from services.contract.events import EventResponse
+from fedcs_client.api import AsyncApi
+from services.contract.common import EventResponse
 
 _CELLS = {1_000: 30, 10_000: 15, 100_000: 8}
-"""How many rounds of each size of cell."""
-_LEAST_CELL = min(_CELLS)
+"""The number of rounds for each cell size."""
+_SMALLEST_CELL = min(_CELLS)
 _WARM_UP = 2
 
 
 @click.command()
-@click.option(
-    "--rounds", default=20, show_default=True, help="Of those with training, in the paper's setting."
-)
+@click.option("--rounds", default=20, show_default=True, help="Rounds with training, in the paper's setting.")
 def main(rounds: int) -> None:
     """Measure, and print the ratios."""
     console = Console()
-    table = Table(title="The simulator against the whole service", title_justify="left")
+    table = Table(title="The simulator with the whole service", title_justify="left")
     for name in ("measure", "", "wanted"):
         table.add_column(name, justify="left" if name == "measure" else "right")
     with service_with_worker() as service:
         url = str(service.base_url)
-        run, _ = asyncio.run(_run(url, _preset(_LEAST_CELL, _CELLS[_LEAST_CELL]), training=False))
+        run, _ = asyncio.run(_run(url, _preset(_SMALLEST_CELL, _CELLS[_SMALLEST_CELL]), training=False))
         taken = median(record.wall_s for record in run.record.rounds[_WARM_UP:])
         received = median(record.received for record in run.record.rounds)
-        label = f"rounds/s, {_LEAST_CELL} clients, 1 MB, slots of the preset, {received:g} uploads in a round"
+        label = (
+            f"rounds/s, {_SMALLEST_CELL} clients, 1 MB, slots of the preset, {received:g} uploads in a round"
+        )
         table.add_row(label, f"{1 / taken:.2f}", "≥ 3")
         seconds = {}
         for clients, count in _CELLS.items():
@@ -48,13 +48,13 @@ def main(rounds: int) -> None:
             run, _ = asyncio.run(_run(url, untrained(clients, count), training=False))
             received = median(record.received for record in run.record.rounds)
             seconds[clients] = median(record.wall_s for record in run.record.rounds[_WARM_UP:])
-            wanted = "≥ 3" if clients == _LEAST_CELL else ""
+            wanted = "≥ 3" if clients == _SMALLEST_CELL else ""
             label = f"rounds/s, {clients} clients, 1 MB, {received:g} uploads in a round"
             table.add_row(label, f"{1 / seconds[clients]:.2f}", wanted)
         for clients, taken in seconds.items():
-            ratio = taken / seconds[_LEAST_CELL]
-            label = f"cost of a round with {clients} clients, beside {_LEAST_CELL}"
-            table.add_row(label, f"{ratio:.2f}", f"≤ {clients // _LEAST_CELL}")
+            ratio = taken / seconds[_SMALLEST_CELL]
+            label = f"cost of a round with {clients} clients ÷ {_SMALLEST_CELL} clients"
+            table.add_row(label, f"{ratio:.2f}", f"≤ {clients // _SMALLEST_CELL}")
         console.print(f"{rounds} rounds with training")
         run, events = asyncio.run(_run(url, _trained(rounds), training=True))
         _add_overhead(table, run, events)
@@ -62,19 +62,19 @@ def main(rounds: int) -> None:
 
 
 def _preset(clients: int, rounds: int) -> Scenario:
-    """The paper's cell and its slots, with updates of 1 MB that nobody trained."""
+    """The paper's cell and slots, with synthetic updates of 1 MB."""
     return load_scenario("paper-cifar-10").changed(clients=clients, rounds=rounds, model_bytes=1_000_000)
 
 
 def untrained(clients: int, rounds: int) -> Scenario:
-    """The same, with slots for 1 MB."""
+    """The paper's cell with slots and synthetic updates of 1 MB."""
     scenario = _preset(clients, rounds)
     task = scenario.task.model_copy(update={"model_size_bytes": None})
     return scenario.model_copy(update={"task": task})
 
 
 def _trained(rounds: int) -> Scenario:
-    """The paper's cell and task; of the images only the shape and the number matter."""
+    """The paper's cell and task, with random images."""
     scenario = load_scenario("paper-cifar-10").changed(rounds=rounds)
     task = scenario.task.model_copy(update={"dataset": "benchmarks.peers.images:load_images"})
     return scenario.model_copy(update={"task": task})
@@ -86,7 +86,7 @@ async def _run(url: str, scenario: Scenario, *, training: bool) -> tuple[Simulat
     async def watch(api: AsyncApi) -> None:
         async with api.events() as events:
             async for event in events:
-                seen.append(event)  # noqa: PERF401 - it never ends by itself
+                seen.append(event)  # noqa: PERF401 - the stream is endless
 
     async with AsyncApi(url, OPERATOR_KEY) as api:
         watching = asyncio.create_task(watch(api)) if training else None
@@ -99,7 +99,7 @@ async def _run(url: str, scenario: Scenario, *, training: bool) -> tuple[Simulat
 
 
 def _add_overhead(table: Table, run: SimulatedRun, events: list[EventResponse]) -> None:
-    """A round is training from the first job's start to the last job's end, then upload, then evaluation."""
+    """Add rows with the time of training, evaluation and everything else."""
     training_s = evaluation_s = 0.0
     began: datetime | None = None
     ended: datetime | None = None
@@ -111,8 +111,8 @@ def _add_overhead(table: Table, run: SimulatedRun, events: list[EventResponse]) 
         elif event.kind == "training.done":
             ended = event.at
         elif event.kind == "round.aggregated":
-            assert began is not None, "somebody trained"
-            assert ended is not None, "somebody trained"
+            assert began is not None, "the round has trainings"
+            assert ended is not None, "the round has trainings"
             training_s += (ended - began).total_seconds()
             began, ended = None, event.at
         elif event.kind == "model.evaluated":
@@ -122,7 +122,7 @@ def _add_overhead(table: Table, run: SimulatedRun, events: list[EventResponse]) 
     rest_s = whole_s - training_s - evaluation_s
     table.add_row("s of training", f"{training_s:.1f}", "")
     table.add_row("s of evaluation", f"{evaluation_s:.1f}", "")
-    table.add_row("s of all else, beside training", f"{rest_s / training_s:.3f}", "≤ 0.1")
+    table.add_row("everything else ÷ training", f"{rest_s / training_s:.3f}", "≤ 0.1")
 
 
 if __name__ == "__main__":

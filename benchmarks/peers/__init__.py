@@ -1,4 +1,4 @@
-"""What the trainer is measured beside: bare PyTorch, Flower and pfl, each in a process of its own.
+"""Baselines for training: plain PyTorch, Flower and pfl, each in its own process.
 
-Flower and pfl have environments of their own, without our packages: nothing here imports those.
+Flower and pfl run in virtual environments without our packages, so these modules do not import them.
 """

@@ -1,6 +1,6 @@
-"""The least a round of hosted training can be: two bare processes train, updates are fetched and uploaded.
+"""A lower bound for hosted training: two processes train, and updates are fetched and uploaded over HTTP.
 
-No database, no queue, no keys, no checks: files, digests, and a server that does nothing else.
+It has files, digests and a minimal server, but no database, queue, keys or checks.
 
 python -m benchmarks.peers.bare_hosting
 """
@@ -30,7 +30,7 @@ from starlette.routing import Route
 from benchmarks.peers.images import CLIENTS, client_images
 from benchmarks.peers.loops import LOOPS, paper_cnn
 from benchmarks.peers.turns import Times, Turn, answer, own_output, read_turns
-from services.heap import keep_heap_filled
+from operator_api.up import WORKER_ALLOCATOR
 
 _PROCESSES = 2
 _UPLOADS_AT_ONCE = 2
@@ -39,8 +39,9 @@ _MODEL = "model"
 
 
 def main() -> None:
-    """Play a round for each turn."""
+    """Run a round for each request."""
     output = own_output()
+    os.environ.update(WORKER_ALLOCATOR)  # for the processes that it starts
     context = get_context("spawn")
     asked: Queue[tuple[int, Turn]] = context.Queue()
     trained: Queue[int] = context.Queue()
@@ -70,7 +71,6 @@ def main() -> None:
 
 def _train(folder: Path, asked: "Queue[tuple[int, Turn]]", trained: "Queue[int]") -> None:
     torch.set_num_threads(1)
-    keep_heap_filled()
     network = paper_cnn()
     while True:
         client, turn = asked.get()
@@ -110,7 +110,7 @@ def _write(path: Path, content: bytes) -> None:
 
 
 class _File(FileResponse):
-    chunk_size = 1024 * 1024  # half the work of the usual 64 KiB
+    chunk_size = 1024 * 1024  # less overhead than the default of 64 KiB
 
 
 def _serve(folder: Path, port: int) -> None:
@@ -147,7 +147,7 @@ def _await_server(port: int) -> None:
             sleep(0.1)
         else:
             return
-    raise TimeoutError("the server did not come up")
+    raise TimeoutError("the server did not start")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The limit: two bare processes, each training half of the clients, with nothing around it.
+"""The upper bound for training: two plain PyTorch processes, each training half of the clients.
 
 python -m benchmarks.peers.bare_training
 """
@@ -17,7 +17,7 @@ _PROCESSES = 2
 
 
 def main() -> None:
-    """Have the processes train, once for each turn."""
+    """Run a round for each request."""
     output = own_output()
     context = get_context("spawn")
     ends = []

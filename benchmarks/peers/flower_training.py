@@ -25,14 +25,14 @@ server_app = ServerApp()
 
 
 class TimedAveraging(FedAvg):  # type: ignore[misc]
-    """Federated averaging that notes when it has asked the clients, and when all have answered."""
+    """Federated averaging that records when it requests training and when all replies are there."""
 
     asked = answered = 0.0
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Ask the clients."""
+        """Request training."""
         self.asked = perf_counter()
         messages: Iterable[Message] = super().configure_train(server_round, arrays, config, grid)
         return messages
@@ -40,7 +40,7 @@ class TimedAveraging(FedAvg):  # type: ignore[misc]
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Average what the clients answered."""
+        """Average the replies."""
         self.answered = perf_counter()
         replies = list(replies)
         assert len(replies) == CLIENTS
@@ -51,7 +51,7 @@ class TimedAveraging(FedAvg):  # type: ignore[misc]
 
 @client_app.train()  # type: ignore[untyped-decorator]
 def train(message: Message, context: Context) -> Message:
-    """One client's update."""
+    """Train a client."""
     config = message.content["config"]
     network = paper_cnn()
     network.load_state_dict(message.content["arrays"].to_torch_state_dict())
@@ -68,7 +68,7 @@ def train(message: Message, context: Context) -> Message:
 
 @client_app.evaluate()  # type: ignore[untyped-decorator]
 def evaluate(message: Message, context: Context) -> Message:
-    """One client measures the model, on a single image: only what surrounds it is of interest."""
+    """Evaluate the model on a single image, to measure the overhead only."""
     network = paper_cnn()
     network.load_state_dict(message.content["arrays"].to_torch_state_dict())
     inputs, labels = client_images(int(context.node_config["partition-id"]), 1)
@@ -80,7 +80,7 @@ def evaluate(message: Message, context: Context) -> Message:
 
 @server_app.main()  # type: ignore[untyped-decorator]
 def serve(grid: Grid, _: Context) -> None:
-    """One round for each turn."""
+    """Run a round for each request."""
     arrays = ArrayRecord(paper_cnn().state_dict())
     output = answers()
     for turn in read_turns():

@@ -1,4 +1,4 @@
-"""The network that all contenders train, and the two loops they train it with."""
+"""The network that all frameworks train, and the two training loops."""
 
 import torch
 from torch import Tensor, nn
@@ -34,7 +34,7 @@ def paper_cnn() -> nn.Sequential:
 
 
 def straightforward(network: nn.Module, inputs: Tensor, labels: Tensor, epochs: int) -> None:
-    """What one would write first."""
+    """A straightforward PyTorch loop."""
     loader = DataLoader(TensorDataset(inputs, labels), batch_size=BATCH_SIZE, shuffle=True)
     loss_of = nn.CrossEntropyLoss()
     optimizer = torch.optim.SGD(network.parameters(), lr=LEARNING_RATE)
@@ -48,7 +48,7 @@ def straightforward(network: nn.Module, inputs: Tensor, labels: Tensor, epochs: 
 
 
 def optimised(network: nn.Module, inputs: Tensor, labels: Tensor, epochs: int) -> None:
-    """What our workers do: channels last, and batches cut out of one tensor."""
+    """Our workers' loop: channels last, and batches as slices of one tensor."""
     inputs = inputs.to(memory_format=torch.channels_last)
     network.to(memory_format=torch.channels_last).train()  # type: ignore[call-overload]
     optimizer = torch.optim.SGD(network.parameters(), lr=LEARNING_RATE)

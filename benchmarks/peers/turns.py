@@ -1,6 +1,6 @@
-"""Taking turns: a contender lives in a process of its own and does one round for each line it reads.
+"""The protocol between the training benchmark and its child processes: a line of JSON for each round.
 
-So contenders can be interleaved, and starting them is not part of a round.
+So the rounds of several frameworks can be interleaved, and start-up is not part of a round.
 """
 
 import json
@@ -13,10 +13,7 @@ from typing import TextIO
 
 @dataclass(frozen=True)
 class Turn:
-    """What a round trains: with which loop, on how many samples of each client, how often.
-
-    ``evaluates``: whether the model is measured as part of the round, where that can be left out.
-    """
+    """A round: the training loop, the samples of each client, the epochs, whether to evaluate the model."""
 
     loop: str
     samples: int
@@ -26,7 +23,7 @@ class Turn:
 
 @dataclass(frozen=True)
 class Times:
-    """How long clients trained, and how long the round took in all; some evaluate the model after it."""
+    """The times of a round; some frameworks evaluate the model after it."""
 
     training_s: float
     round_s: float
@@ -34,18 +31,18 @@ class Times:
 
 
 def own_output() -> TextIO:
-    """Where to answer; whatever else is printed goes to standard error from now on."""
+    """The stream for results; redirects other output to standard error."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     return answers
 
 
 def read_turns() -> Iterator[Turn]:
-    """The turns asked for, until there are no more."""
+    """The requested rounds, until the input ends."""
     for line in sys.stdin:
         yield Turn(**json.loads(line))
 
 
 def answer(output: TextIO, times: Times) -> None:
-    """Tell how long a turn took."""
+    """Send the times of a round."""
     output.write(json.dumps(asdict(times)) + "\n")
