@@ -1,4 +1,4 @@
-"""An orchestrator: one round of federated training, with nothing but HTTP calls.
+"""An orchestrator: one round of federated training, with plain HTTP requests.
 
     python orchestrate.py http://127.0.0.1:8000 KEY
 
@@ -83,7 +83,7 @@ def main(url: str, operator_key: str) -> None:
 def upload_as_client(
     client: httpx.Client, round_id: str, slot: dict[str, object], rng: np.random.Generator
 ) -> None:
-    """What a selected client does: see what there is to do, fetch the model, train it, upload it in time."""
+    """Act as a selected client: get the assignment, download the model, train it, upload it in its slot."""
     assignment = call(client, "GET", "/assignments").json()["assignments"][0]
     assert assignment["round_id"] == round_id
     tensors = load(call(client, "GET", f"/rounds/{round_id}/model").content)
@@ -98,12 +98,12 @@ def upload_as_client(
 
 
 def connect(url: str, key: str) -> httpx.Client:
-    """A client for the API that sends this key."""
+    """Return an HTTP client that sends this key."""
     return httpx.Client(base_url=url, headers={"Authorization": f"Bearer {key}"}, timeout=60)
 
 
 def call(client: httpx.Client, method: str, path: str, **options: object) -> httpx.Response:
-    """Send a request; an error is a problem that says what is wrong."""
+    """Send a request; on an error, print the problem details and exit."""
     response = client.request(method, path, **options)  # type: ignore[arg-type]
     if response.is_error:
         problem = response.json()
@@ -112,7 +112,7 @@ def call(client: httpx.Client, method: str, path: str, **options: object) -> htt
 
 
 def digest(body: bytes) -> dict[str, str]:
-    """The header with the digest of a body (RFC 9530)."""
+    """Return the Content-Digest header of a body (RFC 9530)."""
     sha256 = base64.b64encode(hashlib.sha256(body).digest()).decode()
     return {"Content-Digest": f"sha-256=:{sha256}:"}
 

@@ -1,4 +1,4 @@
-"""Train one round of simulated devices through the service's workers, with nothing but HTTP calls.
+"""Train one round of simulated devices through the service's workers, with plain HTTP requests.
 
 python train.py URL OPERATOR_KEY
 """
@@ -18,7 +18,7 @@ Answer = dict[str, Any]
 
 
 def main(url: str, key: str) -> None:
-    """Run the whole of it."""
+    """Run one round and print the accuracy."""
     headers = {"Authorization": f"Bearer {key}"}
     with httpx.Client(base_url=url, headers=headers, timeout=60) as service:
         keys = enrol(service)
@@ -34,7 +34,7 @@ def main(url: str, key: str) -> None:
 
 
 def enrol(service: httpx.Client) -> dict[str, str]:
-    """Enrol the devices and post their reports; the key of each."""
+    """Enrol the devices, post their reports and return their keys."""
     wanted = [{"client_id": f"device-{place}", "labels": {"cell": "training"}} for place in range(DEVICES)]
     enrolled = call(service.post("/clients/batch", json={"clients": wanted}))["clients"]
     for place, client in enumerate(enrolled):
@@ -49,13 +49,17 @@ def enrol(service: httpx.Client) -> dict[str, str]:
 
 
 def start_task(service: httpx.Client) -> str:
-    """Create a task of these devices, and wait until a worker has made its initial model."""
+    """Create a task for these devices and wait until a worker has created the initial model."""
     terms = {
-        "model": "paper-cnn",
+        "model": "paper-cnn-gn",
         "dataset": "generated",
-        "learning_rate": 0.1,
+        "learning_rate": 0.05,
+        "local_momentum": 0.5,
+        "gradient_clip_norm": 5.0,
         "round_deadline_s": 600,
         "request_fraction": 1,
+        "update_encoding": "int8",
+        "model_encoding": "float16",
         "clock": "simulated",
         "labels": {"cell": "training"},
     }
@@ -63,12 +67,12 @@ def start_task(service: httpx.Client) -> str:
     task = wait_for(
         lambda: call(service.get(f"/tasks/{task_id}")), lambda found: found["state"] != "initializing"
     )
-    assert task["state"] == "ready", task["outcome"]
+    assert task["state"] == "ready", task["detail"]
     return task_id
 
 
 def ask_training(service: httpx.Client, round_id: str, slot: Answer) -> str:
-    """Have a worker train in a device's place; device i holds partition i of the data."""
+    """Let a worker train for a device; device i holds partition i of the data."""
     client_id = slot["client_id"]
     partition = int(client_id.removeprefix("device-"))
     body = {"round_id": round_id, "client_id": client_id, "partition": partition}
@@ -77,7 +81,7 @@ def ask_training(service: httpx.Client, round_id: str, slot: Answer) -> str:
 
 
 def fetch_update(service: httpx.Client, training_id: str) -> bytes:
-    """The trained update, once it is there."""
+    """Wait for the trained update and return it."""
     training = wait_for(
         lambda: call(service.get(f"/trainings/{training_id}")), lambda found: found["state"] != "waiting"
     )
@@ -91,6 +95,7 @@ def upload(service: httpx.Client, key: str, round_id: str, slot: Answer, update:
         "Authorization": f"Bearer {key}",
         "Content-Digest": f"sha-256=:{base64.b64encode(hashlib.sha256(update).digest()).decode()}:",
         "Fedcs-Data-Samples": str(SAMPLES),
+        "Fedcs-Encoding": "int8",
         "Fedcs-Elapsed-S": str(slot["window_end_s"]),
     }
     path = f"/rounds/{round_id}/updates/{slot['client_id']}"
@@ -98,19 +103,19 @@ def upload(service: httpx.Client, key: str, round_id: str, slot: Answer, update:
 
 
 def is_evaluated(rounds: list[Answer]) -> bool:
-    """Whether the accuracy after the first round is known."""
+    """Return whether the accuracy after the first round is known."""
     return rounds[0]["accuracy"] is not None
 
 
-def wait_for(look: Callable[[], Any], is_there: Callable[[Any], bool]) -> Any:
-    """What ``look`` finds, as soon as it is what is waited for."""
-    while not is_there(found := look()):
+def wait_for(get: Callable[[], Any], is_ready: Callable[[Any], bool]) -> Any:
+    """Call ``get`` until its result is ready and return it."""
+    while not is_ready(found := get()):
         time.sleep(0.2)
     return found
 
 
 def call(response: httpx.Response) -> Answer:
-    """The answer to a request that has to succeed."""
+    """Return the JSON of a response that must be a success."""
     assert response.is_success, response.text
     answer: Answer = response.json()
     return answer
