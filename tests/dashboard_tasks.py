@@ -4,10 +4,9 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from services.domain.evaluation import Evaluation
 from services.domain.jobs import JobKind
-from services.domain.rounds import RoundState
-from services.domain.tasks import TaskState
+from services.domain.rounds import RoundState, terms_of_round
+from services.domain.tasks import Clock, Evaluation, TaskState
 from services.storage.database import Database
 from services.storage.model_store import Blob
 from tests.integration.cell import create_task, fresh_name, open_round, set_model
@@ -28,22 +27,29 @@ def record_rounds(database: Database, task_id: str, accuracies: Sequence[float |
     with database.unit_of_work() as uow:
         task = uow.tasks.get(task_id, lock=True)
         initial = uow.models.get(task.serial, 0)
+        elapsed_s = task.terms.round_deadline_s if task.terms.clock is Clock.SIMULATED else 60.0
         for number, accuracy in enumerate(accuracies, 1):
             ended_at = began + number * timedelta(minutes=1)
-            uow.rounds.add(
+            opened = uow.rounds.add(
                 task.serial,
                 number,
-                state=RoundState.AGGREGATED,
+                terms_of_round(task.terms, initial.size_bytes),
                 model_version=number - 1,
                 clients=100,
                 asked=10,
+                opened_at=began,
+                window_ends_at=None,
+            )
+            uow.rounds.change(
+                opened,
+                state=RoundState.AGGREGATED,
                 selected=5 + number % 3,
                 received=4 + number % 2,
-                opened_at=began,
                 started_at=began,
                 active_at=ended_at,
                 ended_at=ended_at,
                 duration_s=60.0,
+                task_elapsed_s=elapsed_s * number,
             )
             uow.models.put(task, number, Blob(initial.digest, initial.size_bytes), ended_at)
             if accuracy is not None:
@@ -53,7 +59,7 @@ def record_rounds(database: Database, task_id: str, accuracies: Sequence[float |
             state=TaskState.RUNNING,
             rounds=len(accuracies),
             model_version=len(accuracies),
-            elapsed_s=task.terms.round_deadline_s * len(accuracies),
+            elapsed_s=elapsed_s * len(accuracies),
             first_round_at=began,
         )
         uow.commit()

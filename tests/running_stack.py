@@ -13,9 +13,10 @@ from subprocess import Popen
 import httpx
 import redis
 
+from tests.fork_server import ModulePopen
 from tests.redis_server import redis_server
+from tests.round_robin_client import round_robin_client
 from tests.running_service import service_process
-from tests.spread_client import spread_client
 
 
 @dataclass
@@ -55,7 +56,9 @@ def worker_process(
     arguments = [sys.executable, "-m", module, "worker", *options]
     with (
         log.open("a") as stderr,
-        Popen(arguments, env=environment, stdout=subprocess.PIPE, stderr=stderr, text=True) as process,
+        ModulePopen[str](
+            arguments, env=environment, stdout=subprocess.PIPE, stderr=stderr, text=True
+        ) as process,
     ):
         try:
             assert process.stdout is not None
@@ -92,7 +95,7 @@ def running_stack(
             for data_dir in (data_dirs if api_processes > 1 else [directory])
         ]
         clients, apis = zip(*started, strict=True)
-        service = clients[0] if api_processes == 1 else running.enter_context(spread_client(clients))
+        service = clients[0] if api_processes == 1 else running.enter_context(round_robin_client(clients))
         stack = Stack(service, list(apis), redis_process, port, shared, directory)
         if worker_options:
             running.enter_context(stack.worker(*worker_options))

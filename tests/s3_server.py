@@ -11,7 +11,7 @@ from moto.core.models import DEFAULT_ACCOUNT_ID
 from moto.s3.models import s3_backends
 from moto.server import ThreadedMotoServer
 
-from services.s3_place import S3Place
+from services.storage.model_store import S3Location
 
 BUCKET = "fedcs-models"
 
@@ -37,19 +37,19 @@ class S3Server:
         self._server = ThreadedMotoServer("127.0.0.1", self.port, verbose=False)
         self._server.start()
 
-    def names(self, place: S3Place) -> list[str]:
+    def names(self, place: S3Location) -> list[str]:
         """The names of the objects under a prefix."""
         answer = _client().list_objects_v2(Bucket=place.bucket, Prefix=f"{place.prefix}/")
         return [found["Key"] for found in answer.get("Contents", ())]
 
-    def put(self, place: S3Place, name: str, content: bytes) -> None:
+    def put(self, place: S3Location, name: str, content: bytes) -> None:
         """Put an object there whose name begins with the prefix; what was there before is gone."""
         _client().put_object(Bucket=place.bucket, Key=f"{place.prefix}/{name}", Body=content)
 
-    def delete(self, place: S3Place, name: str) -> None:
+    def delete(self, place: S3Location, name: str) -> None:
         _client().delete_object(Bucket=place.bucket, Key=name)
 
-    def make_old(self, place: S3Place, name: str, age: timedelta) -> None:
+    def make_old(self, place: S3Location, name: str, age: timedelta) -> None:
         """Have an object be as old as this; no client can do that."""
         backend = s3_backends[DEFAULT_ACCOUNT_ID]["aws"]
         backend.buckets[place.bucket].keys[name].last_modified = datetime.now(UTC) - age

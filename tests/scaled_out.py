@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from services.s3_place import S3Place
+from services.storage.model_store import S3Location
 from tests.databases import new_database
 from tests.s3_server import BUCKET
 
@@ -14,7 +14,7 @@ def scaled_out_settings(directory: Path, postgres_url: str) -> dict[str, Any]:
     return {
         "api_processes": 2,
         "database_url": new_database("postgresql", directory, postgres_url),
-        "model_store": str(S3Place(BUCKET, uuid4().hex)),
+        "model_store": str(S3Location(BUCKET, uuid4().hex)),
     }
 
 

@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, Dialog, Page, sync_playwright
+from playwright.sync_api import Browser, Dialog, Page, expect, sync_playwright
 
 from tests.dashboard_session import COOKIE, session_cookie
+
+expect.set_options(timeout=120_000)  # a slow machine needs longer than the usual five seconds
 
 _FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 
@@ -23,23 +25,23 @@ class Watched:
 
     def expect_complaint(self, page: Page, text: str) -> None:
         """The page complains of this, as it should; that is forgotten then."""
-        for _ in range(200):
-            if any(text in one for one in self.complaints):
+        for _ in range(2400):
+            if any(text in complaint for complaint in self.complaints):
                 break
             page.wait_for_timeout(50)
         else:
             pytest.fail(f"no complaint of {text}: {self.complaints}")
-        self.complaints = [one for one in self.complaints if text not in one]
+        self.complaints = [complaint for complaint in self.complaints if text not in complaint]
 
     def assert_all_well(self, service: httpx.Client) -> None:
         """Nothing went wrong, and no request left the host."""
         assert self.complaints == []
         assert self.requested
-        foreign = [one for one in self.requested if not one.startswith((str(service.base_url), "data:"))]
+        foreign = [item for item in self.requested if not item.startswith((str(service.base_url), "data:"))]
         assert foreign == []
 
 
-@pytest.fixture(scope="module")  # no longer: while it is open, no other event loop can run in this process
+@pytest.fixture(scope="package")  # no longer: while it is open, no other event loop can run in this process
 def browser() -> Iterator[Browser]:
     found = filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome")))
     path = next(found, None)
@@ -87,7 +89,9 @@ def watch(page: Page, watched: Watched) -> None:
     page.on("dialog", dismissed)
     page.on(
         "console",
-        lambda message: watched.complaints.append(message.text) if message.type == "error" else None,
+        lambda message: (
+            watched.complaints.append(message.text) if message.type in ("error", "warning") else None
+        ),
     )
 
 

@@ -30,7 +30,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
 def hostile_task(service: httpx.Client) -> dict[str, Any]:
     """A task with a hostile name and a round for clients with hostile ids."""
     labels = {"cell": fresh_name()}
-    clients = [{"client_id": one, "labels": labels} for one in HOSTILE]
+    clients = [{"client_id": item, "labels": labels} for item in HOSTILE]
     assert service.post("/clients/batch", json={"clients": clients}).status_code == 201
     for number, client_id in enumerate(HOSTILE):
         report(service, client_id, throughput_bps=10 ** (6 + number / 4))
@@ -137,3 +137,29 @@ def _round_of_new_task(service: httpx.Client, labels: dict[str, str], **terms: o
     task = create_task(service, labels=labels, **terms)
     set_model(service, task["task_id"])
     return open_round(service, task["task_id"])
+
+
+def test_the_block_grid_shows_what_is_held_and_follows_the_rounds(
+    operator_page: Page, service: httpx.Client
+) -> None:
+    service.post("/cells", json={"cell_id": "grid", "resource_blocks": 20}).raise_for_status()
+    body = {"clients": [{"client_id": "in-grid", "cell_id": "grid"}]}
+    service.post("/clients/batch", json=body).raise_for_status()
+    report(service, "in-grid")
+    task = create_task(service, name=NAME, clock="wall", cells=["grid"])
+    set_model(service, task["task_id"])
+    operator_page.goto("/dashboard/cell")
+    expect(operator_page.locator("#blocks")).to_be_hidden()
+    operator_page.get_by_label("Cell", exact=True).select_option("grid")
+    summary = operator_page.locator("#blocks-summary")
+    expect(summary).to_have_text("0 of 20 blocks are held now.")
+    opened = open_round(service, task["task_id"])  # an event tells of it
+    expect(summary).to_have_text(f"10 of 20 blocks are held now: 0 to 9 by round 1 of {NAME}.")
+    expect(operator_page.locator("#blocks-plot canvas").first).to_be_visible()
+    expect(operator_page.locator("#blocks-table")).to_contain_text("held now")
+    service.post(f"/rounds/{opened['round_id']}/close").raise_for_status()
+    expect(summary).to_have_text("0 of 20 blocks are held now.")
+    operator_page.goto("/")
+    expect(operator_page.locator("#cells")).to_contain_text("0 of 20")
+    operator_page.get_by_role("link", name="grid", exact=True).click()
+    expect(summary).to_have_text("0 of 20 blocks are held now.")

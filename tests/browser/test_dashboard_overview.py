@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 from sqlalchemy import update
 
-from services.domain.evaluation import Evaluation
+from services.domain.tasks import Evaluation
 from services.storage.database import Database
 from services.storage.model_store import Blob
 from services.storage.tables import jobs
@@ -27,23 +27,51 @@ HOSTILE = [
 ]
 
 
-def test_start_a_task_and_cancel_it(operator_page: Page) -> None:
+def test_start_a_task_and_cancel_it(operator_page: Page, service: httpx.Client) -> None:
     name = fresh_name("started")
     operator_page.goto("/")
-    _open_form(operator_page)
+    operator_page.get_by_role("link", name="New task").click()
     operator_page.get_by_label("Name", exact=True).fill(name)
     operator_page.get_by_label("Policy").select_option("fedlim")
-    operator_page.get_by_label("Round deadline (s)").fill("90.5")
-    operator_page.get_by_label("open the next by itself").check()
+    operator_page.get_by_label("Round deadline (s)", exact=True).fill("90.5")
+    operator_page.get_by_label("Share of clients asked (%)").fill("41")
+    operator_page.get_by_label("Labels").fill("vehicle=bus, shift=night")
+    operator_page.get_by_label("Update encoding").select_option("int8")
+    operator_page.get_by_label("Deadline mode").select_option("adaptive")
+    operator_page.get_by_label("Aggregation", exact=True).select_option("uniform")
+    weight_cap = operator_page.locator("#task-aggregation\\.weighted\\.weight_cap_factor")
+    expect(weight_cap).to_be_hidden()
+    operator_page.get_by_label("Aggregation", exact=True).select_option("weighted")
+    weight_cap.fill("2.5")
+    operator_page.get_by_label("default", exact=True).check()
+    operator_page.get_by_label("Open the next round automatically").check()
     operator_page.get_by_role("button", name="Start the task").click()
+    expect(operator_page.get_by_role("heading", level=1)).to_have_text(name)
+    task = service.get(f"/tasks/{operator_page.url.rpartition('/')[2]}").json()
+    expected = {
+        "policy": "fedlim",
+        "round_deadline_s": 90.5,
+        "request_fraction": 0.41,
+        "labels": {"vehicle": "bus", "shift": "night"},
+        "update_encoding": "int8",
+        "deadline_mode": "adaptive",
+        "aggregation_parameters": {"weight_cap_factor": 2.5},
+        "cells": ["default"],
+        "auto_advance": True,
+    }
+    assert {field: task[field] for field in expected} == expected
 
+    operator_page.get_by_role("link", name="Tasks").first.click()
+    operator_page.get_by_label("Name or id").fill(name.upper())
+    operator_page.get_by_label("State").select_option("initializing")
+    operator_page.get_by_role("button", name="Apply").click()
+    expect(operator_page.locator("#tasks tbody tr")).to_have_count(1)
     row = _row(operator_page, name)
-    expect(row).to_contain_text("initializing")
-    expect(row).to_contain_text("fedlim")
-    assert operator_page.url.endswith(f"#{row.get_attribute('id')}")
-
+    expect(row).to_contain_text("Random within deadline (FedLim)")
     row.get_by_text("Cancel…").click()
     row.get_by_role("button", name="Cancel the task").click()
+    expect(operator_page.get_by_text("No task here")).to_be_visible()  # none is initializing any more
+    operator_page.get_by_role("link", name="Show all").click()
     expect(_row(operator_page, name)).to_contain_text("cancelled")
     expect(_row(operator_page, name).get_by_role("button")).to_have_count(0)
 
@@ -51,13 +79,12 @@ def test_start_a_task_and_cancel_it(operator_page: Page) -> None:
 def test_what_is_wrong_is_said_at_its_field_and_what_was_entered_is_kept(
     operator_page: Page, watched: Watched
 ) -> None:
-    operator_page.goto("/")
-    _open_form(operator_page)
+    operator_page.goto("/dashboard/tasks/new")
     entered = {
         "Name": HOSTILE[1],
-        "Round deadline (s)": "-5",
-        "Request fraction": "many",
-        "Seed": "1.5",
+        "Round deadline (s)": "0",
+        "Share of clients asked (%)": "many",
+        "Resource blocks": "1.5",
     }
     for label, value in entered.items():
         operator_page.get_by_label(label, exact=True).fill(value)
@@ -66,20 +93,20 @@ def test_what_is_wrong_is_said_at_its_field_and_what_was_entered_is_kept(
     for label, value in entered.items():
         expect(operator_page.get_by_label(label, exact=True)).to_have_value(value)
     for label, reason in (
-        ("Round deadline (s)", "greater than 0"),
-        ("Request fraction", "valid number"),
-        ("Seed", "valid integer"),
+        ("Round deadline (s)", "Round deadline must be more than 0 s"),
+        ("Share of clients asked (%)", "Share of clients asked must be a number"),
+        ("Resource blocks", "Resource blocks must be a whole number"),
     ):
         field = operator_page.get_by_label(label, exact=True)
         expect(field).to_have_attribute("aria-invalid", "true")
         described_by = field.get_attribute("aria-describedby")
-        expect(operator_page.locator(f"#{described_by}")).to_contain_text(reason)
+        expect(operator_page.locator(f"#{described_by}")).to_have_text(reason)
     expect(operator_page.get_by_label("Name", exact=True)).not_to_have_attribute("aria-invalid", "true")
 
-    operator_page.get_by_label("Round deadline (s)").fill("5")
-    operator_page.get_by_label("Request fraction").fill("1")
-    operator_page.get_by_label("Seed").fill("1")
-    operator_page.get_by_label("Target accuracy").fill("0.9")
+    operator_page.get_by_label("Round deadline (s)", exact=True).fill("5")
+    operator_page.get_by_label("Share of clients asked (%)").fill("100")
+    operator_page.get_by_label("Resource blocks", exact=True).fill("1")
+    operator_page.get_by_label("End at accuracy (%)").fill("90")
     operator_page.get_by_role("button", name="Start the task").click()
     expect(operator_page.locator("#task-target_accuracy-error")).to_contain_text("Without a dataset")
     watched.expect_complaint(operator_page, "422")
@@ -87,7 +114,7 @@ def test_what_is_wrong_is_said_at_its_field_and_what_was_entered_is_kept(
 
 def test_rows_follow_what_happens(operator_page: Page, service: httpx.Client) -> None:
     used, other = (create_task(service, name=fresh_name()) for _ in range(2))
-    operator_page.goto("/")
+    operator_page.goto("/dashboard/tasks")
     expect(operator_page.get_by_role("status")).to_have_text("Live")
     _row(operator_page, used["name"]).get_by_text("Cancel…").click()
 
@@ -98,7 +125,7 @@ def test_rows_follow_what_happens(operator_page: Page, service: httpx.Client) ->
     expect(_row(operator_page, used["name"]).locator("details[open]")).to_have_count(1)
     assert not _row(operator_page, other["name"]).locator("details").count()
 
-    operator_page.reload()
+    operator_page.goto("/")
     expect(operator_page.get_by_role("status")).to_have_text("Live")
     new = create_task(service, name=fresh_name())
     expect(_row(operator_page, new["name"])).to_contain_text("initializing")
@@ -112,6 +139,7 @@ def test_open_a_round(operator_page: Page, service: httpx.Client) -> None:
     row = _row(operator_page, task["name"])
     expect(row.get_by_role("button", name="Open a round")).to_have_count(0)
     set_model(service, task["task_id"])
+    expect(row).to_contain_text("idle: open a round")
     row.get_by_role("button", name="Open a round").click()
     expect(row.get_by_role("link", name="Round 1")).to_be_visible()
     expect(row).to_contain_text("0 of 2 updates")
@@ -134,7 +162,7 @@ def test_a_round_that_cannot_be_opened_is_explained(
     watched.expect_complaint(operator_page, "ERR_FAILED")
     operator_page.get_by_role("link", name="Back to the overview").click()
     expect(operator_page.get_by_role("heading", name="Overview")).to_be_visible()
-    watched.complaints = [one for one in watched.complaints if "ERR_FAILED" not in one]
+    watched.complaints = [complaint for complaint in watched.complaints if "ERR_FAILED" not in complaint]
 
 
 def test_hostile_names_are_text_also_on_a_phone(operator_page: Page, service: httpx.Client) -> None:
@@ -158,8 +186,9 @@ def test_a_key_that_may_look_only_sees_no_buttons(
     give_session(page, service, key=key)
     page.goto("/")
     expect(_row(page, task["name"])).to_be_visible()
-    expect(page.get_by_text("This key may look only.")).to_be_visible()
+    expect(page.get_by_text("This key is read-only.")).to_be_visible()
     expect(page.get_by_role("main").locator("form")).to_have_count(0)
+    expect(page.get_by_role("link", name="Keys")).to_have_count(0)
     watched.assert_all_well(service)
 
 
@@ -184,30 +213,37 @@ def test_a_new_service_and_then_many_tasks(
         expect(page.locator("#health-database")).to_contain_text("ok")
         expect(page.locator("#health-broker")).to_contain_text("not set up")
         expect(page.locator("#health-workers")).to_contain_text("nothing to do")
-        expect(page.get_by_role("button", name="Start the task")).to_be_visible()
+        expect(page.locator("#alerts")).to_contain_text("Job queue: not set up")
 
         report_all(own_service, list(enrol(own_service, 3))[:2])
         oldest = create_task(own_service, name="oldest", dataset="generated")
         _evaluate(tmp_path, oldest["task_id"], (0.1, 0.4, 0.55))
         for _ in range(20):
             create_task(own_service)
-        expect(page.locator("#clients")).to_have_text("3", timeout=30_000)  # nobody tells of it
+        expect(page.locator("#clients")).to_have_text("3")  # nobody tells of it
         expect(page.locator("#fresh-clients")).to_have_text("2")
         expect(page.locator("#health-workers")).to_contain_text("21 waiting")
-        expect(page.locator("tbody tr")).to_have_count(20)
+        expect(page.locator("#tasks tbody tr")).to_have_count(8)
+        page.get_by_role("link", name="All 21 tasks").click()
+        expect(page.locator("#tasks tbody tr")).to_have_count(20)
         expect(page.get_by_text("Page 1 of 2")).to_be_visible()
-        page.get_by_role("link", name="Older").click()
-        expect(page.locator("tbody tr")).to_have_count(1)
+        page.get_by_role("link", name="Next").click()
+        expect(page.locator("#tasks tbody tr")).to_have_count(1)
         row = _row(page, "oldest")
         expect(row).to_contain_text("55.0 %")
         line = row.get_by_role("img", name="Accuracy from 10.0 % to 55.0 %").locator("polyline")
         expect(line).to_have_attribute("points", "2.0,23.6 60.0,16.4 118.0,12.8")
         own_service.post(f"/tasks/{oldest['task_id']}/cancel")
         expect(row).to_contain_text("cancelled")  # the second page follows too
+        page.get_by_label("Sort by").select_option("activity")
+        page.get_by_role("button", name="Apply").click()
+        expect(page.locator("#tasks tbody tr").first).to_contain_text("oldest")
 
+        page.goto("/")
         _let_jobs_wait(tmp_path)
-        expect(page.locator("#health-workers .bad")).to_be_visible(timeout=30_000)
+        expect(page.locator("#health-workers .bad")).to_be_visible()
         expect(page.locator("#health-workers")).to_contain_text("start one with fedcs worker")
+        expect(page.locator("#alerts .bad").first).to_contain_text("Workers: jobs: none under way")
     watched.assert_all_well(own_service)
 
 
@@ -232,11 +268,5 @@ def _let_jobs_wait(data_dir: Path) -> None:
     database.close()
 
 
-def _open_form(page: Page) -> None:
-    """It is open already while there is no task."""
-    if not page.get_by_role("button", name="Start the task").is_visible():
-        page.get_by_text("The terms of the task").click()
-
-
 def _row(page: Page, name: str) -> Locator:
-    return page.locator("tbody tr").filter(has_text=name)
+    return page.locator("#tasks tbody tr").filter(has_text=name)

@@ -52,8 +52,8 @@ def test_compare_two_tasks(operator_page: Page, here: Site) -> None:
     assert [line["y"] for line in _lines(operator_page, "accuracy", "Line")] == [[0.3, 0.5, 0.8]]
 
     operator_page.get_by_label(fedlim["name"]).check()
-    operator_page.get_by_label("Threshold 1").fill("0.4")
-    operator_page.get_by_label("Threshold 3").fill("0.9")
+    operator_page.get_by_label("Threshold 1 (%)").fill("40")
+    operator_page.get_by_label("Threshold 3 (%)").fill("90")
     operator_page.get_by_role("button", name="Compare").click()
     expect(operator_page.get_by_label(fedlim["name"])).to_be_checked()
     expect(_arrivals(operator_page, fedcs).locator("td.number")).to_have_text(
@@ -68,7 +68,7 @@ def test_compare_two_tasks(operator_page: Page, here: Site) -> None:
     drawn = _drawn(operator_page, "accuracy")
     assert drawn["thresholds"] == [0.4, 0.75, 0.9]
     stars = [(line["x"], line["y"]) for line in drawn["lines"][-2:]]
-    assert stars == [([6, 9], [0.4, 0.75]), ([6], [0.4])]
+    assert stars == [([6, 9], [0.5, 0.8]), ([6], [0.4])]
     assert [line["y"] for line in _lines(operator_page, "loss", "Line")] == [
         [1.7, 1.5, 1.2],
         [1.8, 1.6, 1.5],
@@ -82,11 +82,11 @@ def test_switch_the_axis_with_the_keyboard(operator_page: Page, here: Site) -> N
     task = task_with_rounds(here, [0.3, None, 0.5])
     operator_page.goto(f"/dashboard/tasks/{task['task_id']}")
     before = _drawn(operator_page, "accuracy")
-    assert before["label"] == "minutes of the task's clock"
+    assert before["label"] == "elapsed minutes"
     assert [line["x"] for line in before["lines"]] == [[3, 9], [3, 9], [9]]
     requests: list[str] = []
     operator_page.on("request", lambda request: requests.append(request.url))
-    operator_page.get_by_label("elapsed time").focus()
+    operator_page.get_by_label("elapsed minutes").focus()
     operator_page.keyboard.press("ArrowRight")
     expect(operator_page.get_by_label("rounds", exact=True)).to_be_checked()
     after = _drawn(operator_page, "accuracy")
@@ -95,13 +95,13 @@ def test_switch_the_axis_with_the_keyboard(operator_page: Page, here: Site) -> N
     assert _lines(operator_page, "clients", "Line")[0]["x"] == [1, 2, 3]
     operator_page.keyboard.press("ArrowLeft")
     assert _drawn(operator_page, "accuracy") == before
-    assert [one for one in requests if "/dashboard/tasks/" in one] == [], "nothing was loaded anew"
+    assert [item for item in requests if "/dashboard/tasks/" in item] == [], "nothing was loaded anew"
 
 
 def test_new_rounds_are_streamed_into_what_is_there(operator_page: Page, here: Site) -> None:
     other = task_with_rounds(here, [0.2])
     task, keys = live_task(here, name=fresh_name())
-    operator_page.goto(f"/dashboard/tasks/{task['task_id']}?with={other['task_id']}&threshold=0.5")
+    operator_page.goto(f"/dashboard/tasks/{task['task_id']}?with={other['task_id']}&threshold=50")
     expect(operator_page.get_by_role("status")).to_have_text("Live")
     expect(operator_page.locator("#state .empty")).to_contain_text("No round yet")
     play_round(here, task["task_id"], keys, 0.4)
@@ -112,13 +112,13 @@ def test_new_rounds_are_streamed_into_what_is_there(operator_page: Page, here: S
 
     operator_page.get_by_role("button", name="Open a round").click()
     expect(operator_page.locator("#current-round")).to_contain_text("Round 2")
-    assert operator_page.url.endswith(f"?with={other['task_id']}&threshold=0.5")
+    assert operator_page.url.endswith(f"?with={other['task_id']}&threshold=50")
     _wait_for(operator_page, "accuracy", 0, [0.4])
     first = _drawn(operator_page, "accuracy")
     (open_id,) = [
-        one["round_id"]
-        for one in here.service.get("/rounds", params={"task_id": task["task_id"]}).json()
-        if one["number"] == 2
+        round_["round_id"]
+        for round_ in here.service.get("/rounds", params={"task_id": task["task_id"]}).json()
+        if round_["number"] == 2
     ]
     finish_round(here, open_id, keys, 0.6)
     expect(operator_page.locator(f"#{open_id}")).to_contain_text("60.0 %")
@@ -155,7 +155,7 @@ def test_hostile_names_are_text_also_on_a_phone(operator_page: Page, here: Site)
         operator_page.goto(f"/dashboard/tasks/{own[0]['task_id']}{rest}")
         expect(operator_page.get_by_role("heading", level=1)).to_have_text(own[0]["name"])
         _drawn(operator_page, "accuracy")
-        operator_page.get_by_text("All terms of the task").click()
+        operator_page.get_by_text("All settings of the task").click()
         expect(operator_page.locator(".terms")).to_contain_text(f"a: {own[0]['name']}".strip())
         assert operator_page.evaluate("document.documentElement.scrollWidth <= innerWidth")
         if rest:
@@ -188,8 +188,8 @@ def test_downloads(operator_page: Page, here: Site) -> None:
 def test_a_task_without_rounds_and_none_at_all(operator_page: Page, here: Site, watched: Watched) -> None:
     task = create_task(here.service, name=fresh_name())
     set_model(here.service, task["task_id"])
-    operator_page.goto("/")
-    operator_page.get_by_role("link", name=task["name"]).click()
+    operator_page.goto("/dashboard/tasks")
+    operator_page.get_by_role("link", name=task["name"], exact=True).click()
     expect(operator_page.locator("#state .empty")).to_contain_text(f'{{"task_id": "{task["task_id"]}"}}')
     expect(operator_page.locator("figure:visible")).to_have_count(0)
     operator_page.goto("/dashboard/tasks/no-such-task")

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import Page, Route, expect
 
+from operator_api.dashboard.wording import policy_name
 from tests.browser.conftest import Watched
 from tests.integration.plan_requests import cell
 from tests.running_service import running_service
@@ -33,9 +34,9 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
 def reports(service: httpx.Client) -> list[dict[str, Any]]:
     """Fresh reports of a cell; those with hostile ids are so good that everybody selects them."""
     found: list[dict[str, Any]] = cell(CLIENTS)["candidates"]
-    for one, client_id in zip(found, HOSTILE, strict=False):
-        one |= {"client_id": client_id, "throughput_bps": 8e6, "compute_samples_per_s": 99}
-    clients = [{"client_id": one["client_id"]} for one in found]
+    for item, client_id in zip(found, HOSTILE, strict=False):
+        item |= {"client_id": client_id, "throughput_bps": 8e6, "compute_samples_per_s": 99}
+    clients = [{"client_id": item["client_id"]} for item in found]
     assert service.post("/clients/batch", json={"clients": clients}).status_code == 201
     assert service.post("/reports/batch", json={"reports": found}).json()["stored"] == CLIENTS
     return found
@@ -55,7 +56,7 @@ def test_moving_the_deadline_and_the_policy_says_what_plans_say(
 ) -> None:
     operator_page.goto("/dashboard/what-if")
     expect(operator_page.locator("#asked")).to_have_text("6")
-    operator_page.get_by_label("Request fraction", exact=True).fill("1")
+    operator_page.get_by_label("Share of clients asked (%)", exact=True).fill("100")
     expect(operator_page.locator("#candidates")).to_have_text(str(CLIENTS))
     _expect_plan(operator_page, _plan(service, reports))
     for deadline_s in (60, 300):
@@ -71,7 +72,9 @@ def test_moving_the_deadline_and_the_policy_says_what_plans_say(
     for policy in ("optimal", "fl"):
         operator_page.get_by_label("Policy").select_option(policy)
         plan = _plan(service, reports, round_deadline_s=5000.5, policy=policy)
-        expect(operator_page.locator("#summary")).to_contain_text(f"{policy} selects {len(plan['slots'])} of")
+        expect(operator_page.locator("#summary")).to_contain_text(
+            f"{policy_name(policy)} selects {len(plan['slots'])} of"
+        )
     expect(operator_page.locator("#selected")).to_have_text(str(CLIENTS))
     for plot in ("#schedule-plot", "#curve-plot"):
         expect(operator_page.locator(f"{plot} canvas").first).to_be_visible()
@@ -84,10 +87,10 @@ def test_what_is_wrong_is_said_at_its_field_until_it_is_right(operator_page: Pag
     expect(selected).not_to_be_empty()
     before = selected.text_content() or ""
     for label, wrong, reason in (
-        ("Round deadline (s)", "-5", "greater than 0"),
-        ("Resource blocks", "1.5", "valid integer"),
-        ("Model size (bytes)", "<b>big</b>", "valid integer"),
-        ("Request fraction", "2", "less than or equal to 1"),
+        ("Round deadline (s)", "-5", "Round deadline must be more than 0 s"),
+        ("Resource blocks", "1.5", "must be a whole number"),
+        ("Model size (bytes)", "<b>big</b>", "must be a whole number"),
+        ("Share of clients asked (%)", "200", "must be at most 100 %"),
     ):
         field = operator_page.get_by_label(label, exact=True)
         right = field.input_value()
@@ -118,14 +121,14 @@ def test_moves_in_quick_succession_ask_once_and_late_answers_are_dropped(
     operator_page.goto("/dashboard/what-if")
     expect(operator_page.locator("#asked")).to_have_text("6")
     operator_page.route("**/dashboard/data/what-if", hold_the_first)
-    operator_page.get_by_label("Request fraction", exact=True).fill("0.5")
+    operator_page.get_by_label("Share of clients asked (%)", exact=True).fill("50")
     _until(operator_page, held)
-    operator_page.get_by_label("Request fraction", exact=True).evaluate(
-        """(field) => { for (const text of ["0.7", "0.8", "0.9", "1"]) {
+    operator_page.get_by_label("Share of clients asked (%)", exact=True).evaluate(
+        """(field) => { for (const text of ["70", "80", "90", "100"]) {
              field.value = text; field.dispatchEvent(new Event("input")); } }"""
     )
     _expect_plan(operator_page, _plan(service, reports))
-    assert [one.partition("request_fraction=")[2].partition("&")[0] for one in asked] == ["0.5", "1"]
+    assert [item.partition("request_fraction=")[2].partition("&")[0] for item in asked] == ["50", "100"]
     with operator_page.expect_response("**/dashboard/data/what-if"):
         held[0].continue_()
     operator_page.evaluate("() => new Promise(requestAnimationFrame)")
@@ -136,7 +139,7 @@ def test_moves_in_quick_succession_ask_once_and_late_answers_are_dropped(
 def test_hostile_client_ids_are_text_also_on_a_phone(operator_page: Page) -> None:
     operator_page.set_viewport_size({"width": 390, "height": 800})
     operator_page.goto("/dashboard/what-if")
-    operator_page.get_by_label("Request fraction", exact=True).fill("1")
+    operator_page.get_by_label("Share of clients asked (%)", exact=True).fill("100")
     operator_page.get_by_label("Policy").select_option("fl")
     expect(operator_page.locator("#schedule-table tr")).to_have_count(CLIENTS)
     operator_page.get_by_text("As a table").first.click()

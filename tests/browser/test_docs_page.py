@@ -14,7 +14,7 @@ from tests.running_service import OPERATOR_KEY
 def test_authorise_and_plan_a_round(page: Page, service: httpx.Client, watched: Watched) -> None:
     page.goto("/docs")
     _authorise(page)
-    operation = _try_out(page, "#operations-planning-create_plan_plans_post")
+    operation = _try_out(page, "#operations-planning-create_plan")
     plan = _answer(_execute(operation))
     assert [slot["client_id"] for slot in plan["slots"]] == ["c1"]
     assert plan["slots"][0]["time_slot_first"] == 40000
@@ -34,7 +34,7 @@ def test_authorise_and_read_the_schedule_of_a_round(
 
     page.goto("/docs")
     _authorise(page)
-    operation = _try_out(page, "#operations-rounds-get_schedule_rounds__round_id__schedule_get")
+    operation = _try_out(page, "#operations-rounds-get_schedule")
     operation.locator("tr[data-param-name=round_id] input").fill(opened["round_id"])
     assert _answer(_execute(operation)) == opened["schedule"]
     watched.assert_all_well(service)
@@ -49,14 +49,14 @@ def test_authorise_with_a_token_for_a_key(page: Page, service: httpx.Client, wat
     box.locator("button.authorize").click()
     expect(box.get_by_role("heading", name="Authorized")).to_be_visible()
     box.locator(".btn-done").click()
-    operation = _try_out(page, "#operations-planning-create_plan_plans_post")
+    operation = _try_out(page, "#operations-planning-create_plan")
     assert [slot["client_id"] for slot in _answer(_execute(operation))["slots"]] == ["c1"]
     watched.assert_all_well(service)
 
 
 def test_without_a_key_the_answer_is_a_problem(page: Page) -> None:
     page.goto("/docs")
-    row = _execute(_try_out(page, "#operations-planning-create_plan_plans_post"))
+    row = _execute(_try_out(page, "#operations-planning-create_plan"))
     expect(row.locator(".response-col_status")).to_contain_text("401")
     expect(row.locator(".response-col_description")).to_contain_text("UNAUTHENTICATED")
 

@@ -13,17 +13,17 @@ from subprocess import Popen
 
 from tests.docker.build_context import build_context
 from tests.docker.dockerfile import IMAGES, ROOT, Instruction, lineage, read_stages
-from tests.docker.outside_run import OutsideRun
+from tests.docker.dockerfile_runner import DockerfileRunner
 from tests.redis_server import eventually
 from tests.running_service import OPERATOR_KEY
 from tests.running_stack import running_stack
 
-_PATIENCE_S = 180.0
+_PATIENCE_S = 300.0
 _PACKAGING = {"pip", "setuptools", "wheel"}
 """They come with the Python of the image, or of the venv."""
 
 
-def check_packages(run: OutsideRun) -> None:
+def check_packages(run: DockerfileRunner) -> None:
     """Versions are those in constraints.txt, torch is with the worker alone, and all of our code is there."""
     pinned = dict(
         line.split("==", 1)
@@ -47,7 +47,7 @@ def _plain(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def check_api(run: OutsideRun, directory: Path) -> None:
+def check_api(run: DockerfileRunner, directory: Path) -> None:
     """It becomes healthy, and is not once it has ended."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
@@ -56,7 +56,7 @@ def check_api(run: OutsideRun, directory: Path) -> None:
     _check_health(run, directory, settings)
 
 
-def check_worker(run: OutsideRun, directory: Path) -> None:
+def check_worker(run: DockerfileRunner, directory: Path) -> None:
     """The same, beside an API and a Redis."""
     with running_stack(directory) as stack:
         _check_health(
@@ -64,7 +64,7 @@ def check_worker(run: OutsideRun, directory: Path) -> None:
         )
 
 
-def check_simulator(run: OutsideRun, directory: Path) -> None:
+def check_simulator(run: DockerfileRunner, directory: Path) -> None:
     """It plays a round against a service, and ends well."""
     with running_stack(directory, "--processes", "1") as stack:
         command = [*_last(run, "ENTRYPOINT").command(), *_last(run, "CMD").command()]
@@ -79,7 +79,7 @@ def check_simulator(run: OutsideRun, directory: Path) -> None:
     assert (directory / "fedcs-simulation" / "summary.json").is_file()
 
 
-def _check_health(run: OutsideRun, directory: Path, settings: dict[str, str]) -> None:
+def _check_health(run: DockerfileRunner, directory: Path, settings: dict[str, str]) -> None:
     environment = run.environment | settings
     check = run.fill_in(_last(run, "HEALTHCHECK").command())
 
@@ -89,12 +89,12 @@ def _check_health(run: OutsideRun, directory: Path, settings: dict[str, str]) ->
     assert not is_healthy(), "before it has started"
     with _started(run, directory, environment):
         assert eventually(is_healthy, _PATIENCE_S), (directory / "log").read_text()
-    (Path(environment.get("FEDCS_PULSE_FILE", "/nowhere"))).unlink(missing_ok=True)
+    (Path(environment.get("FEDCS_HEARTBEAT_FILE", "/nowhere"))).unlink(missing_ok=True)
     assert not is_healthy(), "after it has ended"
 
 
 @contextmanager
-def _started(run: OutsideRun, directory: Path, environment: dict[str, str]) -> Iterator[None]:
+def _started(run: DockerfileRunner, directory: Path, environment: dict[str, str]) -> Iterator[None]:
     command = run.fill_in(_last(run, "CMD").command())
     with (
         (directory / "log").open("w") as log,
@@ -107,9 +107,9 @@ def _started(run: OutsideRun, directory: Path, environment: dict[str, str]) -> I
     assert process.returncode == 0, (directory / "log").read_text()
 
 
-def _last(run: OutsideRun, word: str) -> Instruction:
+def _last(run: DockerfileRunner, word: str) -> Instruction:
     stages = lineage(read_stages(), run.target)
-    return [one for stage in stages for one in stage.all(word)][-1]
+    return [instruction for stage in stages for instruction in stage.all(word)][-1]
 
 
 _CHECKS = {"api": check_api, "worker": check_worker, "simulator": check_simulator}
@@ -120,7 +120,7 @@ def main(targets: list[str]) -> None:
     given = {name: os.environ[name] for name in ("TORCH_INDEX",) if name in os.environ}
     for target in targets or IMAGES:
         with tempfile.TemporaryDirectory(prefix=f"fedcs-{target}-") as place:
-            run = OutsideRun(target, Path(place), given).build()
+            run = DockerfileRunner(target, Path(place), given).build()
             check_packages(run)
             _CHECKS[target](run, Path(place))
         print(f"{target}: built and checked", flush=True)

@@ -50,7 +50,7 @@ class Stage:
 
     def all(self, word: str) -> list[Instruction]:
         """Its instructions of one kind."""
-        return [one for one in self.instructions if one.word == word]
+        return [instruction for instruction in self.instructions if instruction.word == word]
 
 
 def read_stages(path: Path = DOCKERFILE) -> dict[str, Stage]:

@@ -72,8 +72,8 @@ def test_every_setting_is_one_that_is_read() -> None:
         name
         for image in IMAGES
         for stage in lineage(read_stages(), image)
-        for one in stage.all("ENV")
-        for name in one.pairs()
+        for instruction in stage.all("ENV")
+        for name in instruction.pairs()
     }
     in_compose = {name for service in services().values() for name in service.get("environment", {})}
     given = {name for name in in_images | in_compose if name.startswith("FEDCS_")}
@@ -106,7 +106,7 @@ def test_only_minio_can_write_beside_its_volumes() -> None:
     assert {name for name, service in services().items() if not service.get("read_only")} == {"minio"}
 
 
-@pytest.mark.parametrize("name", [name for name, one in services().items() if "/minio:" in one["image"]])
+@pytest.mark.parametrize("name", [name for name, item in services().items() if "/minio:" in item["image"]])
 def test_no_volume_without_a_name_is_left_behind(name: str) -> None:
     """The image declares /data a volume: where nothing is mounted there, each start makes one that stays."""
     service = services()[name]

@@ -109,13 +109,13 @@ def test_every_metric_of_ours_is_on_the_dashboard(series: list[tuple[str, dict[s
     }
     ours = {name for name, _ in series if name.startswith("fedcs_") and not name.endswith("_created")}
     families = {name.removesuffix("_bucket").removesuffix("_count").removesuffix("_sum") for name in ours}
-    assert {name for name in families if not any(one.startswith(name) for one in asked)} == set()
+    assert {name for name in families if not any(item.startswith(name) for item in asked)} == set()
 
 
 def test_panels_do_not_lie_on_each_other() -> None:
-    for one, other in combinations([panel["gridPos"] for panel in _panels()], 2):
-        beside = one["x"] + one["w"] <= other["x"] or other["x"] + other["w"] <= one["x"]
-        above = one["y"] + one["h"] <= other["y"] or other["y"] + other["h"] <= one["y"]
+    for item, other in combinations([panel["gridPos"] for panel in _panels()], 2):
+        beside = item["x"] + item["w"] <= other["x"] or other["x"] + other["w"] <= item["x"]
+        above = item["y"] + item["h"] <= other["y"] or other["y"] + other["h"] <= item["y"]
         assert beside or above
     assert len({panel["id"] for panel in _panels()}) == len(_panels())
 
@@ -126,7 +126,7 @@ def test_panels_ask_the_data_source_that_is_set_up() -> None:
     asked = [panel["datasource"] for panel in _panels()]
     asked += [target["datasource"] for panel in _panels() for target in panel["targets"]]
     assert asked
-    assert all(one == {"type": source["type"], "uid": source["uid"]} for one in asked)
+    assert all(item == {"type": source["type"], "uid": source["uid"]} for item in asked)
 
 
 def test_every_alert_says_what_it_means() -> None:

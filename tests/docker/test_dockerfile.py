@@ -13,7 +13,7 @@ from tests.docker.dockerfile import DOCKERFILE, IMAGES, ROOT, Instruction, linea
 
 
 def _all(image: str, word: str) -> list[Instruction]:
-    return [one for stage in lineage(read_stages(), image) for one in stage.all(word)]
+    return [instruction for stage in lineage(read_stages(), image) for instruction in stage.all(word)]
 
 
 def _lint(dockerfile: Path) -> subprocess.CompletedProcess[str]:
@@ -38,7 +38,7 @@ def test_hadolint_would_have_found_an_image_without_a_version(tmp_path: Path) ->
 
 @pytest.mark.parametrize("image", IMAGES)
 def test_no_process_runs_as_root(image: str) -> None:
-    *_, user = [one.text for one in lineage(read_stages(), image)[-1].all("USER")]
+    *_, user = [instruction.text for instruction in lineage(read_stages(), image)[-1].all("USER")]
     assert all(int(part) > 0 for part in user.split(":"))
 
 
@@ -50,7 +50,7 @@ def test_the_last_stage_says_what_starts_and_how_its_health_is_told(image: str) 
 
 @pytest.mark.parametrize("image", IMAGES)
 def test_labels_say_which_version_it_is(image: str) -> None:
-    labels = {name: value for one in _all(image, "LABEL") for name, value in one.pairs().items()}
+    labels = {name: value for item in _all(image, "LABEL") for name, value in item.pairs().items()}
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert labels["org.opencontainers.image.version"] == project["version"]
     assert labels["org.opencontainers.image.licenses"] == project["license"]
@@ -62,14 +62,17 @@ def test_labels_say_which_version_it_is(image: str) -> None:
 def test_a_new_revision_makes_no_new_layer_of_packages() -> None:
     last = [lineage(read_stages(), image)[-1] for image in IMAGES]
     told = [
-        stage.name for stage in read_stages().values() for one in stage.all("ARG") if "REVISION" in one.text
+        stage.name
+        for stage in read_stages().values()
+        for instruction in stage.all("ARG")
+        if "REVISION" in instruction.text
     ]
     assert sorted(told) == sorted(stage.name for stage in last)
 
 
 @pytest.mark.parametrize("image", IMAGES)
 def test_no_secret_is_in_a_layer(image: str) -> None:
-    named = {name for word in ("ARG", "ENV") for one in _all(image, word) for name in one.pairs()}
+    named = {name for word in ("ARG", "ENV") for item in _all(image, word) for name in item.pairs()}
     assert not [name for name in named if re.search("KEY|SECRET|PASSWORD|TOKEN", name)]
 
 

@@ -8,7 +8,7 @@ import httpx
 from tests.integration.cell import create_task, enrol, fresh_name, open_round, report
 from tests.integration.rounds_setup import eventually, get_round, get_task, upload_as
 
-PATIENCE_S = 120.0
+PATIENCE_S = 300.0
 
 
 @dataclass
@@ -101,11 +101,18 @@ class HostedCell:
 
     def evaluated(self, version: int) -> dict[str, Any]:
         """The metrics of the round that made this version, once it is evaluated."""
+        found = self.evaluated_or_not(version)
+        assert found["evaluation_error"] is None, found
+        return found
+
+    def evaluated_or_not(self, version: int) -> dict[str, Any]:
+        """The same, also if the evaluation has failed."""
 
         def look() -> dict[str, Any] | None:
             rounds = self.service.get(f"/tasks/{self.task_id}/metrics").json()["rounds"]
-            found = [one for one in rounds if one["model_version"] == version]
-            return found[0] if found and found[0]["accuracy"] is not None else None
+            found = [round_ for round_ in rounds if round_["model_version"] == version]
+            known = found and (found[0]["accuracy"] is not None or found[0]["evaluation_error"])
+            return found[0] if known else None
 
         return eventually(look, PATIENCE_S)
 

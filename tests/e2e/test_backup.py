@@ -14,9 +14,8 @@ import httpx
 import pytest
 from sqlalchemy import create_engine, make_url, select, text
 
-from services.s3_place import S3Place, parse_s3_place
 from services.storage.database import Database
-from services.storage.open_model_store import open_model_store
+from services.storage.model_store import S3Location, open_model_store, parse_s3_location
 from services.storage.tables import model_versions, trainings, updates
 from tests.databases import new_database
 from tests.docs.operations_guide import run_documented
@@ -66,10 +65,13 @@ class Site:
     "kind",
     [
         "SQLite",
-        "PostgreSQL",
+        pytest.param("PostgreSQL", marks=pytest.mark.long),
         pytest.param(
             "PostgreSQL and S3",
-            marks=pytest.mark.skipif(shutil.which("aws") is None, reason="aws is not installed"),
+            marks=[
+                pytest.mark.long,
+                pytest.mark.skipif(shutil.which("aws") is None, reason="aws is not installed"),
+            ],
         ),
     ],
 )
@@ -131,7 +133,7 @@ def make_site(directory: Path, kind: str, request: pytest.FixtureRequest) -> Sit
         database_url = new_database("postgresql", directory, request.getfixturevalue("postgres_url"))
     if kind.endswith("S3"):
         request.getfixturevalue("s3")
-        model_store = str(S3Place(BUCKET, uuid4().hex))
+        model_store = str(S3Location(BUCKET, uuid4().hex))
     return Site(directory, database_url, model_store)
 
 
@@ -145,7 +147,7 @@ def destroy(site: Site, request: pytest.FixtureRequest) -> None:
             connection.execute(text(f"DROP DATABASE {url.database} WITH (FORCE)"))
         server.dispose()
     if site.model_store.startswith("s3:"):
-        s3, place = request.getfixturevalue("s3"), parse_s3_place(site.model_store)
+        s3, place = request.getfixturevalue("s3"), parse_s3_location(site.model_store)
         for name in s3.names(place):
             s3.delete(place, name)
 
@@ -169,7 +171,7 @@ def nothing_is_missing(site: Site) -> None:
     assert len(set(versions)) == ROUNDS
     assert needed > set(versions), "an update of the open round as well"
     on_s3 = site.model_store.startswith("s3:")
-    place = parse_s3_place(site.model_store) if on_s3 else Path(site.model_store)
+    place = parse_s3_location(site.model_store) if on_s3 else Path(site.model_store)
     models = open_model_store(place, site.directory / "looked-at", CACHE_BYTES)
     for digest in needed:
         assert hashlib.sha256(models.path_of(digest).read_bytes()).hexdigest() == digest

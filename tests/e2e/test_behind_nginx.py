@@ -127,6 +127,7 @@ class Follower:
         return bool(self.told) and self.told[-1]["kind"] in ("round.aggregated", "round.failed")
 
 
+@pytest.mark.long
 def test_a_round_goes_on_when_one_of_two_processes_is_killed(site: Site) -> None:
     with site.caller() as operator, ThreadPoolExecutor() as threads:
         cell = hosted_cell(operator, SAMPLES)
@@ -136,7 +137,7 @@ def test_a_round_goes_on_when_one_of_two_processes_is_killed(site: Site) -> None
         following = [follower.start() for follower in followers]
         waiting = [threads.submit(assigned, site, key) for key in cell.keys.values()]
         opened = open_round(operator, cell.task_id)
-        assert [one.result()["round_id"] for one in waiting] == [opened["round_id"]] * len(SAMPLES)
+        assert [waiting_.result()["round_id"] for waiting_ in waiting] == [opened["round_id"]] * len(SAMPLES)
 
         first, *others = opened["schedule"]["slots"]
         assert not upload_with_a_kill(site, cell, opened, first)
@@ -156,6 +157,7 @@ def test_a_round_goes_on_when_one_of_two_processes_is_killed(site: Site) -> None
         assert sorted(follower.breaks for follower in followers) == [0, 1]
 
 
+@pytest.mark.long
 def test_nobody_notices_the_death_of_a_process_at_rest(site: Site) -> None:
     with site.caller() as operator:
         cell = hosted_cell(operator, SAMPLES)
@@ -185,7 +187,11 @@ def test_links_lead_back_through_the_proxy(site: Site) -> None:
 def assigned(site: Site, key: str) -> dict[str, Any]:
     """What a device has to do, once there is something."""
     with site.caller(key) as device:
-        (found,) = device.get("/assignments", params={"wait_s": 60}).json()["assignments"]
+        answer = device.get("/assignments")
+        while not answer.json()["assignments"]:
+            known = {"If-None-Match": answer.headers["etag"]}
+            answer = device.get("/assignments", params={"wait_s": 60}, headers=known)
+        (found,) = answer.json()["assignments"]
     assignment: dict[str, Any] = found
     return assignment
 

@@ -48,7 +48,7 @@ def _cell(stack: Stack, samples: list[int], **terms: object) -> tuple[HostedCell
 
 
 def _slot(opened: dict[str, Any], client_id: str) -> dict[str, Any]:
-    (slot,) = [one for one in opened["schedule"]["slots"] if one["client_id"] == client_id]
+    (slot,) = [item for item in opened["schedule"]["slots"] if item["client_id"] == client_id]
     return dict(slot)
 
 
@@ -58,19 +58,19 @@ def _send(cell: HostedCell, opened: dict[str, Any], client_id: str, tensors: Ten
 
 
 def _scaled(tensors: Tensors, factor: float, only: str = "") -> Tensors:
-    return {name: one * np.float32(factor if only in name else 1) for name, one in tensors.items()}
+    return {name: item * np.float32(factor if only in name else 1) for name, item in tensors.items()}
 
 
-def _distance(one: Tensors, other: Tensors, *names: str) -> float:
-    return float(np.sqrt(sum(((one[name].astype(float) - other[name]) ** 2).sum() for name in names)))
+def _distance(item: Tensors, other: Tensors, *names: str) -> float:
+    return float(np.sqrt(sum(((item[name].astype(float) - other[name]) ** 2).sum() for name in names)))
 
 
 def test_what_is_not_finite_or_has_other_tensors_is_refused_as_it_comes(stack: Stack) -> None:
     cell, opened = _cell(stack, [100, 100])
     good, bad = cell.keys
-    one_nan = {name: one.copy() for name, one in _tensors(1).items()}
+    one_nan = {name: item.copy() for name, item in _tensors(1).items()}
     one_nan["layer.weight"][299, 39] = np.nan
-    other_keys = {f"module.{name}": one for name, one in _tensors(1).items()}
+    other_keys = {f"module.{name}": item for name, item in _tensors(1).items()}
     for tensors, saying in ((one_nan, "not all numbers are finite"), (other_keys, "layer.bias")):
         refused = cell.send(opened, _slot(opened, bad), save(tensors))
         assert saying in assert_problem(refused, 422, "BAD_TENSORS")["detail"]
@@ -87,9 +87,7 @@ def test_what_is_not_finite_or_has_other_tensors_is_refused_as_it_comes(stack: S
     ("factor", "only", "what"),
     [(1e3, "weight", "parameters"), (1e38, "", "parameters"), (1e6, "running_var", "running statistics")],
 )
-def test_an_update_out_of_all_proportion_is_left_out(
-    stack: Stack, factor: float, only: str, what: str
-) -> None:
+def test_an_outlier_is_discarded(stack: Stack, factor: float, only: str, what: str) -> None:
     cell, opened = _cell(stack, [*SAMPLES, 5000])
     *honest, poisoner = cell.keys
     updates = [_tensors(seed) for seed in (1, 2, 3)]
@@ -101,14 +99,14 @@ def test_an_update_out_of_all_proportion_is_left_out(
 
     slot = slot_of(stack.service, opened["round_id"], poisoner)
     assert (slot["outcome"], slot["rejections"]) == ("rejected", 1)
-    assert f"its update moves the {what} by " in slot["last_rejection"]
-    assert {slot_of(stack.service, opened["round_id"], one)["outcome"] for one in honest} == {"received"}
+    assert f"the update changes the {what} by " in slot["last_rejection"]
+    assert {slot_of(stack.service, opened["round_id"], item)["outcome"] for item in honest} == {"received"}
     told = events_until(stack.service, "round.aggregated", round_id=opened["round_id"])
     (event,) = [event for event in told if event["kind"] == "update.rejected"]
     assert (event["client_id"], event["data"]["reason"]) == (poisoner, slot["last_rejection"])
 
-    one, two, three = updates
-    average = {name: (one[name] + two[name] + 2 * three[name]) / 4 for name in SHAPES}
+    first, two, three = updates
+    average = {name: (first[name] + two[name] + 2 * three[name]) / 4 for name in SHAPES}
     assert _same(load(cell.model(1)), average)
     (metrics,) = stack.service.get(f"/tasks/{cell.task_id}/metrics").json()["rounds"]
     assert (metrics["received"], metrics["model_version"], metrics["accuracy"]) == (3, 1, None)
@@ -143,6 +141,31 @@ def test_too_few_good_updates_make_no_model_either(stack: Stack) -> None:
     assert get_task(stack.service, cell.task_id)["model_version"] == 0
     told = events_until(stack.service, "round.failed", round_id=opened["round_id"])
     assert "model.created" not in {event["kind"] for event in told}
+
+
+def test_a_long_step_is_clipped_and_its_slot_says_so(stack: Stack) -> None:
+    """Fifteen times a step against the others: no outlier, and shortened to twice the median."""
+    cell, opened = _cell(stack, [*SAMPLES, 5000])
+    before = _tensors(0)
+    *honest, poisoner = cell.keys
+    for seed, client_id in enumerate(honest, 1):
+        _send(cell, opened, client_id, _tensors(seed))
+    against = {
+        name: before[name] - 15 * (item - before[name]) if "layer" in name else item
+        for name, item in _tensors(4).items()
+    }
+    _send(cell, opened, poisoner, against)
+    assert cell.round_over(opened["round_id"])["received"] == 4
+    slots = {key: slot_of(stack.service, opened["round_id"], key) for key in cell.keys}
+    norms = sorted(slots[item]["update_norm"] for item in honest)
+    assert [slots[item]["update_scale"] for item in honest] == [1.0] * 3
+    assert slots[poisoner]["update_norm"] > 10 * norms[1]
+    clipped = slots[poisoner]["update_norm"] * slots[poisoner]["update_scale"]
+    assert 2 * norms[0] <= clipped <= 2 * norms[2]
+    assert slots[poisoner]["statistics_scale"] == 1.0
+    assert [slots[key]["weight"] for key in cell.keys] == [*SAMPLES, 300]  # of 5,000: thrice the median
+    following = open_round(stack.service, cell.task_id)
+    assert {slot["weight"] for slot in following["schedule"]["slots"]} == {None}
 
 
 def test_no_device_moves_the_model_further_than_the_task_allows(stack: Stack) -> None:

@@ -17,10 +17,10 @@ from tests.running_service import OPERATOR_KEY
 class CrashingService:
     """One service, in one process after another, always on the same data."""
 
-    def __init__(self, nursery: subprocess.Popen[str], data_dir: Path, database_url: str) -> None:
+    def __init__(self, server: subprocess.Popen[str], data_dir: Path, database_url: str) -> None:
         self.database_url = database_url
         self.model_store = data_dir / "models"
-        self._nursery = nursery
+        self._server = server
         self._armed = data_dir / "armed"
         self._settings = {
             "FEDCS_OPERATOR_KEY": OPERATOR_KEY,
@@ -32,7 +32,7 @@ class CrashingService:
 
     @contextmanager
     def running(self) -> Iterator[httpx.Client]:
-        """The service as it is; it ends in peace, so that the next keeper need not wait for its lease."""
+        """The service as it is; it ends in peace, so that the next reconciler need not wait for its lease."""
         process, url = self._start(None)
         try:
             with _connect(url) as client:
@@ -61,9 +61,9 @@ class CrashingService:
         self._armed.touch()
 
     def _start(self, crash: dict[str, str] | None) -> tuple[int, str]:
-        assert self._nursery.stdin is not None
-        self._nursery.stdin.write(json.dumps({"settings": self._settings, "crash": crash}) + "\n")
-        self._nursery.stdin.flush()
+        assert self._server.stdin is not None
+        self._server.stdin.write(json.dumps({"settings": self._settings, "crash": crash}) + "\n")
+        self._server.stdin.flush()
         word, process, url = self._read_line().split()
         assert word == "Ready"
         return int(process), url
@@ -74,21 +74,21 @@ class CrashingService:
         return int(status)
 
     def _read_line(self) -> str:
-        assert self._nursery.stdout is not None
-        return self._nursery.stdout.readline()
+        assert self._server.stdout is not None
+        return self._server.stdout.readline()
 
 
 @contextmanager
-def service_nursery(log: Path) -> Iterator[subprocess.Popen[str]]:
+def crash_point_server(log: Path) -> Iterator[subprocess.Popen[str]]:
     """Where the processes come from; what they log goes to a file."""
-    command = [sys.executable, "-m", "tests.faults.service_with_crash"]
+    command = [sys.executable, "-m", "tests.faults.crash_point_server"]
     with (
         log.open("w") as stderr,
         subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, text=True
-        ) as nursery,
+        ) as server,
     ):
-        yield nursery
+        yield server
 
 
 def _connect(url: str) -> httpx.Client:

@@ -1,4 +1,4 @@
-"""Stands in for ``python -m operator_api`` as a worker with faults, and with leases of a few seconds.
+"""Stands in for ``python -m operator_api`` as a worker with faults.
 
 A fault is a file in the folder that FEDCS_FAULTS names. Its name tells which kind of job it befalls, where in
 the job, and what happens there, as in ``train_client.working.kill.0``. The process that gets there first
@@ -14,26 +14,21 @@ Nothing in the worker knows of this: the functions that do the jobs are replaced
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from datetime import timedelta
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from threading import Lock
 from typing import TypeAlias
 
-from torch import Tensor
-
 from operator_api.__main__ import main
 from services.domain.jobs import Job, JobKind
-from services.protocol import job_lease
 from services.storage.database import Database, UnitOfWork
 from services.storage.model_store import Blob
-from trainer_worker import jobs, lease
-from trainer_worker.work import WORK, Progress
-from trainer_worker.workshop import Workshop
+from trainer_worker.context import WorkerContext
+from trainer_worker.handlers import HANDLERS, Progress
 
-Work: TypeAlias = Callable[[Workshop, Job, Progress], bool]
+Work: TypeAlias = Callable[[WorkerContext, Job, Progress], bool]
 
 _FAULTS = Path(os.environ["FEDCS_FAULTS"])
 _IN_TRANSACTION = Lock()
@@ -59,33 +54,28 @@ def strike(where: str, job: Job, go_on: Callable[[], None] = lambda: None) -> No
 
 
 @dataclass(frozen=True)
-class FaultyWorkshop(Workshop):
+class FaultyWorkerContext(WorkerContext):
     job: Job = field(kw_only=True)
 
-    def keep(self, tensors: dict[str, Tensor]) -> Blob:
-        blob = super().keep(tensors)
+    def save_blob(self, content: Iterable[bytes | memoryview]) -> Blob:
+        blob = super().save_blob(content)
         strike("kept", self.job)
         return blob
 
 
 def with_faults(work: Work) -> Work:
-    def do(workshop: Workshop, job: Job, progress: Progress) -> bool:
+    def do(context: WorkerContext, job: Job, progress: Progress) -> bool:
         def work_on(done: float) -> None:
             progress(done)
             if done >= 0.5:
                 strike("working", job, go_on=lambda: progress(done))
 
-        result = work(FaultyWorkshop(**vars(workshop), job=job), job, work_on)
+        parts = {part.name: getattr(context, part.name) for part in fields(context)}
+        result = work(FaultyWorkerContext(**parts, job=job), job, work_on)
         strike("committed", job)
         return result
 
     return do
-
-
-def shorten_leases() -> None:
-    job_lease.LEASE = timedelta(seconds=3)
-    lease.RENEW_EVERY_S = 0.4  # type: ignore[attr-defined]
-    jobs._PAUSE_S = 0.5
 
 
 def notice_transactions() -> None:
@@ -100,8 +90,7 @@ def notice_transactions() -> None:
 
 
 if __name__ == "__main__":
-    shorten_leases()
     notice_transactions()
     for kind in JobKind:
-        WORK[kind] = with_faults(WORK[kind])  # type: ignore[index]
+        HANDLERS[kind] = with_faults(HANDLERS[kind])  # type: ignore[index]
     main()

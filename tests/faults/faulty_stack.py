@@ -24,6 +24,8 @@ from tests.stateful.consistency import check_consistency
 
 TERMS: dict[str, Any] = {"model": TINY, "local_epochs": 2, "batch_size": 20, "learning_rate": 0.1, "seed": 5}
 SAMPLES = [120, 90, 60]
+SHORT_TIMES = {"job_lease_s": "3", "retry_pause_s": "0.5", "republish_after_s": "1"}
+"""Settings: a fault that costs a lease costs no more than seconds."""
 
 
 @dataclass(frozen=True)
@@ -143,10 +145,9 @@ def faulty_stack(directory: Path, database_url: str, **settings: Any) -> Iterato
     database = Database(database_url)
     with running_stack(
         directory,
-        api_module="tests.faults.hasty_service",
         database_url=database_url,
         allowed_imports="tests.faults",
-        **settings,
+        **(SHORT_TIMES | settings),
     ) as stack:
         yield FaultyStack(stack, database, faults)
     check_consistency(database)

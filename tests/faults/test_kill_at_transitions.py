@@ -19,7 +19,7 @@ from services.domain.jobs import JobKind, JobState
 from services.storage.database import Database
 from services.storage.tables import events, jobs, rounds, updates
 from tests.databases import new_database
-from tests.faults.crashing_service import CrashingService, service_nursery
+from tests.faults.crashing_service import CrashingService, crash_point_server
 from tests.integration.cell import (
     as_client,
     create_task,
@@ -34,24 +34,24 @@ from tests.integration.cell import (
 from tests.stateful.consistency import check_consistency
 
 WHEN = ("before", "after")
-PATIENCE_S = 20.0
+PATIENCE_S = 300.0
 
 
 @pytest.fixture(scope="module")
-def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[subprocess.Popen[str]]:
-    with service_nursery(tmp_path_factory.mktemp("nursery") / "log") as nursery:
-        yield nursery
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[subprocess.Popen[str]]:
+    with crash_point_server(tmp_path_factory.mktemp("server") / "log") as server:
+        yield server
 
 
 @pytest.fixture
-def on_sqlite(nursery: subprocess.Popen[str], tmp_path: Path) -> CrashingService:
-    """With data of its own: the keeper need not wait for the lease of one killed in another test."""
-    return CrashingService(nursery, tmp_path, new_database("sqlite", tmp_path, ""))
+def on_sqlite(server: subprocess.Popen[str], tmp_path: Path) -> CrashingService:
+    """With data of its own: the reconciler need not wait for the lease of one killed in another test."""
+    return CrashingService(server, tmp_path, new_database("sqlite", tmp_path, ""))
 
 
 @pytest.fixture
-def on_postgresql(nursery: subprocess.Popen[str], tmp_path: Path, postgres_url: str) -> CrashingService:
-    return CrashingService(nursery, tmp_path, new_database("postgresql", tmp_path, postgres_url))
+def on_postgresql(server: subprocess.Popen[str], tmp_path: Path, postgres_url: str) -> CrashingService:
+    return CrashingService(server, tmp_path, new_database("postgresql", tmp_path, postgres_url))
 
 
 @dataclass
@@ -87,7 +87,7 @@ def prepare_round(service: httpx.Client, **terms: object) -> Cell:
 def send(service: httpx.Client, cell: Cell, client_id: str, elapsed_s: str | None = "10") -> httpx.Response:
     """Upload as one of the clients."""
     with as_client(service, cell.keys[client_id]) as client:
-        return upload(client, cell.round_id, client_id, fedcs_elapsed_s=elapsed_s)
+        return upload(client, cell.round_id, client_id, fedcs_elapsed_s=elapsed_s, fedcs_data_samples="1")
 
 
 def dies(service: CrashingService, client: httpx.Client, method: str, path: str, **request: Any) -> None:
@@ -344,7 +344,7 @@ def test_a_task_is_cancelled_once(on_sqlite: CrashingService, when: str) -> None
 
 
 @pytest.mark.parametrize("when", WHEN)
-def test_the_keeper_ends_a_report_window_once(on_sqlite: CrashingService, when: str) -> None:
+def test_the_reconciler_ends_a_report_window_once(on_sqlite: CrashingService, when: str) -> None:
     with on_sqlite.dying("round.scheduled", when) as service:
         cell = prepare(service, report_window_s=0.5)
         cell.round_id = open_round(service, cell.task_id)["round_id"]
@@ -362,9 +362,9 @@ QUICK = {"clock": "wall", "model_size_bytes": 1000, "local_epochs": 1, "round_de
 
 
 @pytest.mark.parametrize("when", WHEN)
-def test_the_keeper_closes_a_round_at_its_deadline_once(on_sqlite: CrashingService, when: str) -> None:
+def test_the_reconciler_closes_a_round_at_its_deadline_once(on_sqlite: CrashingService, when: str) -> None:
     with on_sqlite.dying("round.aggregating", when) as service:
-        cell = prepare(service, **(QUICK | {"aggregation_s": 4}))
+        cell = prepare(service, **(QUICK | {"aggregation_s": 1}))
         report_all(service, cell.clients, data_samples=1)
         cell.round_id = open_round(service, cell.task_id)["round_id"]
         assert send(service, cell, cell.clients[0], elapsed_s=None).status_code == 201
@@ -380,7 +380,7 @@ def test_the_keeper_closes_a_round_at_its_deadline_once(on_sqlite: CrashingServi
 
 
 @pytest.mark.parametrize("when", WHEN)
-def test_the_keeper_opens_the_next_round_once(on_sqlite: CrashingService, when: str) -> None:
+def test_the_reconciler_opens_the_next_round_once(on_sqlite: CrashingService, when: str) -> None:
     with on_sqlite.dying("round.scheduled", when) as service:
         cell = prepare_round(service, auto_advance=True)
         on_sqlite.arm()
@@ -392,7 +392,9 @@ def test_the_keeper_opens_the_next_round_once(on_sqlite: CrashingService, when: 
         while service.get(f"/tasks/{cell.task_id}").json()["rounds"] < 2:
             assert time.monotonic() < until
             time.sleep(0.05)
-        numbers = [one["number"] for one in service.get("/rounds", params={"task_id": cell.task_id}).json()]
+        numbers = [
+            round_["number"] for round_ in service.get("/rounds", params={"task_id": cell.task_id}).json()
+        ]
         assert numbers == [2, 1]
         service.post(f"/tasks/{cell.task_id}/cancel").raise_for_status()
     with Kept(on_sqlite) as kept:

@@ -7,12 +7,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
+from safetensors.numpy import load, save
+from sqlalchemy import select
 
 from services.domain.jobs import JobState
+from services.storage.tables import model_versions
 from tests.databases import new_database
+from tests.e2e.hosted_cell import HostedCell, hosted_cell
 from tests.faults.faulty_stack import TERMS, FaultyStack, complete, complete_round, faulty_stack
-from tests.integration.cell import open_round
+from tests.integration.cell import content_digest, open_round
 from tests.stateful.consistency import check_consistency
+from tests.unit.aggregators.flower_vectors import MODEL, MODELS, PARAMETERS, SAMPLES, UPDATES, assert_same
 
 
 @dataclass
@@ -62,6 +67,7 @@ def test_what_is_kept_but_not_committed_does_not_count(on_sqlite: Site, kind: st
     job_is_done_again(on_sqlite, f"{kind}.kept.kill")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("fault", ["train_client.working.kill", "aggregate_round.kept.kill"])
 def test_a_worker_is_killed_on_postgresql(on_postgresql: Site, fault: str) -> None:
     job_is_done_again(on_postgresql, fault)
@@ -76,6 +82,70 @@ def job_is_done_again(site: Site, fault: str) -> None:
     assert job.attempts >= 2
     first, *_ = site.stack.told("job.failed", job_id)
     assert (first["attempt"], first["error"]) == (1, "the worker was not heard of in time")
+
+
+def three_rounds(stack: FaultyStack, fault: str = "") -> list[bytes]:
+    """The models of a task whose aggregator has a state; the fault befalls the second round."""
+    cell = stack.cell()
+    cell.start_task(**TERMS, aggregation="server-momentum")
+    for number in (1, 2, 3):
+        if fault and number == 2:
+            stack.arm(fault)
+        assert cell.finish_round(cell.begin_round())["state"] == "aggregated"
+    if fault:
+        job = stack.job(stack.struck(fault).job_id)
+        assert (job.state, job.attempts) == (JobState.DONE, 2)
+    return [cell.model(version) for version in (1, 2, 3)]
+
+
+@pytest.mark.parametrize("fault", ["aggregate_round.working.kill", "aggregate_round.kept.kill"])
+def test_another_worker_goes_on_with_the_state_of_the_aggregator(on_sqlite: Site, fault: str) -> None:
+    assert three_rounds(on_sqlite.stack, fault) == three_rounds(on_sqlite.stack)
+    with on_sqlite.stack.database.engine.connect() as connection:
+        kept = connection.execute(select(model_versions.c.version, model_versions.c.state_digest)).all()
+    assert {version for version, digest in kept if digest is not None} == {2, 3}
+
+
+def test_aggregators_make_the_models_of_flower_while_a_worker_is_killed(on_sqlite: Site) -> None:
+    """In the second of three rounds, at FedAdam's state; the others go on beside it."""
+    stack = on_sqlite.stack
+    cells = {
+        name: flower_cell(stack, name) for name in ("fedadam", "fedyogi", "median", "trimmed-mean", "krum")
+    }
+    for number, updates in enumerate(UPDATES, 1):
+        if number == 2:
+            stack.arm("aggregate_round.kept.kill")
+        opened = {}
+        for name, cell in cells.items():
+            opened[name] = open_round(stack.service, cell.task_id)
+            slots = {slot["client_id"]: slot for slot in opened[name]["schedule"]["slots"]}
+            for client_id, update in zip(cell.keys, updates, strict=True):
+                response = cell.send(opened[name], slots[client_id], save(update))
+                assert response.status_code == 201, response.text
+            if number == 2 and name == "fedadam":
+                struck = stack.struck("aggregate_round.kept.kill")
+        for name, cell in cells.items():
+            assert cell.round_over(opened[name]["round_id"])["state"] == "aggregated"
+            assert_same(load(cell.model(number)), MODELS[name][number - 1])
+    job = stack.job(struck.job_id)
+    assert (job.state, job.attempts) == (JobState.DONE, 2)
+
+
+def flower_cell(stack: FaultyStack, aggregation: str) -> HostedCell:
+    """A cell with a task that begins with the model of the Flower vectors."""
+    cell = hosted_cell(stack.service, SAMPLES)
+    cell.start_task(
+        dataset=None,
+        aggregation=aggregation,
+        aggregation_parameters=PARAMETERS[aggregation],
+        update_clip_factor=None,
+        min_updates=len(SAMPLES),
+        request_fraction=1.0,
+    )
+    model = save(MODEL)
+    path = f"/tasks/{cell.task_id}/models/0"
+    stack.service.put(path, content=model, headers=content_digest(model)).raise_for_status()
+    return cell
 
 
 @pytest.mark.parametrize("kind", ["initialize_model", "train_client", "aggregate_round", "evaluate_model"])
@@ -93,6 +163,7 @@ def test_a_worker_that_wakes_up_too_late_changes_nothing(on_sqlite: Site, fault:
     late_worker_changes_nothing(on_sqlite, fault)
 
 
+@pytest.mark.long
 def test_a_worker_that_wakes_up_too_late_changes_nothing_on_postgresql(on_postgresql: Site) -> None:
     late_worker_changes_nothing(on_postgresql, "aggregate_round.kept.freeze")
 
@@ -104,7 +175,7 @@ def late_worker_changes_nothing(site: Site, fault: str) -> None:
     before = site.stack.everything()
     frozen = site.stack.struck(fault)
     frozen.release()
-    site.stack.logged(frozen.job_id, "job left", "job done in vain")
+    site.stack.logged(frozen.job_id, "job stopped", "result discarded")
     assert site.stack.everything() == before
     assert cell.model(1) == site.peaceful_model
 
@@ -120,7 +191,7 @@ def test_a_worker_that_wakes_up_while_another_does_its_job_changes_nothing(on_sq
     lingering = stack.struck("train_client.working.linger")
     assert lingering.job_id == frozen.job_id
     frozen.release()
-    stack.logged(frozen.job_id, "job done in vain")
+    stack.logged(frozen.job_id, "result discarded")
     assert stack.job(frozen.job_id).state is JobState.LEASED
     assert stack.service.get(f"/trainings/{training_id}").json()["state"] == "waiting"
     lingering.release()
@@ -146,7 +217,8 @@ def test_what_kills_its_worker_each_time_is_given_up(on_sqlite: Site) -> None:
 
     failed = initializing.start_task(**TERMS)
     assert failed["state"] == "failed"
-    assert failed["outcome"] == "initialize_model: the worker was not heard of in time"
+    assert failed["outcome"] == "INITIALIZATION_FAILED"
+    assert failed["detail"] == "the worker was not heard of in time"
     over = aggregating.round_over(to_aggregate["round_id"])
     assert (over["state"], over["outcome"]) == ("failed", "AGGREGATION_FAILED")
     assert aggregating.task_in("running")["model_version"] == 0
@@ -163,7 +235,7 @@ def test_who_trains_for_nothing_stops(on_sqlite: Site, how: str) -> None:
     lingering = stack.struck("train_client.working.linger")
     path = f"/tasks/{cell.task_id}/cancel" if how == "cancelled" else f"/rounds/{opened['round_id']}/close"
     stack.service.post(path).raise_for_status()
-    stack.logged(lingering.job_id, "job left")
+    stack.logged(lingering.job_id, "job stopped")
     assert stack.job(lingering.job_id).state is JobState.CANCELLED
     training_id = stack.job(lingering.job_id).subject["training_id"]
     assert stack.service.get(f"/trainings/{training_id}").json()["state"] == "cancelled"

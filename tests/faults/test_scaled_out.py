@@ -67,25 +67,25 @@ def test_while_s3_is_away_clients_are_told_and_workers_wait(site: Site, s3: S3Se
         assert unready["detail"].startswith("model_store: The model store s3://")
         assert_problem(cell.send(opened, first, site.peaceful_model), 503, "MODEL_STORE_AWAY")
         log = stack.stack.directory / "worker.log"
-        eventually(lambda: '"event": "the job waits"' in log.read_text(), PATIENCE_S)
+        eventually(lambda: '"event": "the job waits for the model store"' in log.read_text(), PATIENCE_S)
     finally:
         s3.start()
     assert complete(cell, opened) == site.peaceful_model
     assert failures(stack) == failed_before, "no attempt was used up"
 
 
-def test_the_keeper_is_killed_and_the_other_process_takes_over(
+def test_the_reconciler_is_killed_and_the_other_process_takes_over(
     site: Site, tmp_path: Path, postgres_url: str
 ) -> None:
-    """Within 10 seconds, which is the keeper's lease, and a tick; here it has all the patience there is."""
+    """Within 10 seconds, which is the reconciler's lease, and a tick; here without a limit."""
     with scaled_out(tmp_path, postgres_url) as stack:
         cell = stack.start()
         opened = cell.begin_round()
-        keeper = holder(stack)
+        reconciler = holder(stack)
         stack.stack.apis[0].kill()
         stack.stack.apis[0].wait()
         assert complete(cell, opened) == site.peaceful_model
-        assert holder(stack) != keeper
+        assert holder(stack) != reconciler
 
 
 def failures(stack: FaultyStack) -> int:

@@ -14,7 +14,7 @@ from tests.integration.rounds_setup import eventually
 from tests.stateful.consistency import check_consistency
 
 LINGER = "train_client.working.linger"
-PATIENCE_S = 60.0
+PATIENCE_S = 300.0
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Those who lay siege: threads that send what the corpora and the fuzzer hold, and slow connections."""
+"""Attackers: threads that send the requests of the corpora and the fuzzer, and slow connections."""
 
 import random
 import socket
@@ -70,8 +70,8 @@ def request_attacks(seed: int, operator_key: str, round_id: str, keys: Keys) -> 
     """Every request of the corpora once, then fuzzed ones without end, by each of these clients in turn."""
     rng = random.Random(seed)
     clients = cycle(keys.items())
-    for one in hostile_requests(operator_key, next(iter(keys.values())), rng):
-        yield Attack("HTTP", one.content, one.statuses)
+    for item in hostile_requests(operator_key, next(iter(keys.values())), rng):
+        yield Attack("HTTP", item.content, item.statuses)
     for body in hostile_bodies(resources(next(iter(keys))), rng):
         _, key = next(clients)
         headers: dict[str, str | None] = {"content_type": "application/json", **bearer(key), **body.headers}
@@ -111,13 +111,13 @@ def attack(address: Address, attacks: Iterator[Attack], rate_per_s: float, most_
         return taken
 
     def send_all() -> None:
-        while (one := take()) is not None:
+        while (first := take()) is not None:
             try:
-                status = exchange(address, one.content, _ATTENTION_S).status
+                status = exchange(address, first.content, _ATTENTION_S).status
             except TimeoutError:
                 status = WAITING
             with lock:
-                toll.note(one, status)
+                toll.note(first, status)
 
     with ThreadPoolExecutor(_ATTACKERS) as threads:
         for done in [threads.submit(send_all) for _ in range(_ATTACKERS)]:

@@ -1,4 +1,4 @@
-"""A seeded fuzzer: honest requests of every kind, each spoilt in a way or two that the dice choose."""
+"""A seeded fuzzer: honest requests of every kind, each spoilt in a way or two that the rng choose."""
 
 import json
 import random
@@ -102,6 +102,11 @@ def _honest_requests(operator_key: str, client_id: str, client_key: str, round_i
         post("/rounds", {"task_id": "task-0000000000000000"}),
         post("/keys", {"scope": "read", "name": "fuzz"}),
         post("/trainings", {"round_id": round_id, "client_id": "nobody", "partition": {}}),
+        post(f"/rounds/{round_id}/decline", {"reason": {}}, client),
+        post("/tasks/none/models/0/evaluations", {"accuracy": 0.5, "loss": 1.0, "samples": 10}, client),
+        post("/tasks/none/finish", {}),
+        Attempt("PATCH", "/tasks/none", b'{"max_rounds": 5, "name": "x"}', {**_JSON, **operator}),
+        get("/tasks/none/models?page=1"),
         get("/clients?page=1&per_page=10"),
         get(f"/clients/{client_id}/reports?per_page=5"),
         get("/rounds?page=1"),

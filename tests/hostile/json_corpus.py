@@ -23,7 +23,7 @@ class HostileBody:
 
 
 def hostile_bodies(honest: Mapping[str, Any], rng: random.Random) -> list[HostileBody]:
-    """One of every kind; the dice choose which of the fields is spoilt."""
+    """One of every kind; the rng choose which of the fields is spoilt."""
     return [*_no_json(honest, rng), *_wrong_values(honest, rng), *_large(honest, rng)]
 
 

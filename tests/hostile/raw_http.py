@@ -12,7 +12,7 @@ from tests.integration.cell import content_digest
 
 Address = tuple[str, int]
 
-_PATIENCE_S = 30.0
+_PATIENCE_S = 120.0
 
 
 @dataclass(frozen=True)

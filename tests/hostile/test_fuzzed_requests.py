@@ -1,4 +1,4 @@
-"""Some hundreds of spoilt requests of a fixed seed; ``python -m tests.hostile.siege`` sends many more."""
+"""Some hundreds of fuzzed requests of a fixed seed; ``make hostile`` sends many more."""
 
 import random
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ def log(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def logged_service(tmp_path: Path, log: Path) -> Iterator[httpx.Client]:
-    with service_process(tmp_path, log, client_rate_limit="1000/second") as (client, _):
+    with service_process(tmp_path, log) as (client, _):
         yield client
 
 

@@ -12,7 +12,7 @@ from tests.hostile.raw_http import address_of, exchange
 from tests.integration.cell import UNKNOWN_KEY, enrol_one
 from tests.running_service import OPERATOR_KEY, service_process
 
-KINDS = [one.kind for one in hostile_requests(OPERATOR_KEY, UNKNOWN_KEY, random.Random(8))]
+KINDS = [request.kind for request in hostile_requests(OPERATOR_KEY, UNKNOWN_KEY, random.Random(8))]
 
 
 @pytest.fixture(scope="module")

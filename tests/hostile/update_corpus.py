@@ -47,7 +47,7 @@ def entry(shape: list[Any], begin: Any, end: Any, dtype: str = "F32") -> dict[st
 
 
 def hostile_updates(rng: random.Random) -> list[HostileUpdate]:
-    """One of every kind; where there is a choice, the dice choose."""
+    """One of every kind; where there is a choice, the rng choose."""
     groups: tuple[Callable[[random.Random], Iterator[HostileUpdate]], ...] = (
         _damaged,
         _other_tensors,
@@ -97,7 +97,7 @@ def _bad_headers(rng: random.Random) -> Iterator[HostileUpdate]:
         return HostileUpdate(kind, file_of({"bias": bias, "weight": good_weight}, data))
 
     twice = b'{"bias":%b,"bias":%b,"weight":%b}' % (
-        *(json.dumps(one).encode() for one in (good_bias, good_bias, good_weight)),
+        *(json.dumps(item).encode() for item in (good_bias, good_bias, good_weight)),
     )
     yield HostileUpdate("duplicate keys", file_of(twice, data))
     yield HostileUpdate(
@@ -136,7 +136,7 @@ def _header_bombs(rng: random.Random) -> Iterator[HostileUpdate]:
 
 @cache
 def _many_empty_tensors(number: int) -> bytes:
-    """Made once: a siege sends it often."""
+    """Made once: a load test sends it often."""
     empty = json.dumps(entry([0], 0, 0)).encode()
     return file_of(b"{" + b",".join(b'"%d":%b' % (name, empty) for name in range(number)) + b"}")
 
@@ -172,6 +172,7 @@ def _lying_headers(rng: random.Random) -> Iterator[HostileUpdate]:
         ("no digest", {"content_digest": None}),
         ("digest that is none", {"content_digest": "sha-256=:AAAA:"}),
         ("digest of another kind", {"content_digest": "md5=:" + "A" * 22 + "==:"}),
+        ("digest of another kind that ends alike", {"content_digest": "a-" + other}),
         ("no samples", {"fedcs_data_samples": None}),
         ("negative samples", {"fedcs_data_samples": "-1"}),
         ("samples without end", {"fedcs_data_samples": "9" * 5000}),

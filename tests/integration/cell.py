@@ -32,7 +32,7 @@ def enrol(service: httpx.Client, number: int = 1, labels: Mapping[str, str] | No
     asked = [{"client_id": fresh_name(), "labels": dict(labels or {})} for _ in range(number)]
     response = service.post("/clients/batch", json={"clients": asked})
     assert response.status_code == 201, response.text
-    return {one["client_id"]: one["api_key"] for one in response.json()["clients"]}
+    return {item["client_id"]: item["api_key"] for item in response.json()["clients"]}
 
 
 def enrol_one(service: httpx.Client, labels: Mapping[str, str] | None = None) -> tuple[str, str]:

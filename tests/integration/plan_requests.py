@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from services.contract.plans import PlanRequest
-from services.domain.cell import Cell
+from services.domain.radio import Cell
 
 
 def example() -> dict[str, Any]:

@@ -29,7 +29,7 @@ QUICK = {"throughput_bps": 1e9, "compute_samples_per_s": 1e7}
 """Resources with which update and upload take about a millisecond."""
 
 
-def eventually(look: Callable[[], Found | None], timeout_s: float = 15.0) -> Found:
+def eventually(look: Callable[[], Found | None], timeout_s: float = 300.0) -> Found:
     """What ``look`` finds, as soon as it finds something."""
     until = time.monotonic() + timeout_s
     while not (found := look()):
@@ -57,7 +57,7 @@ def get_task(service: httpx.Client, task_id: str) -> dict[str, Any]:
 def slot_of(service: httpx.Client, round_id: str, client_id: str) -> dict[str, Any]:
     """A client's slot as it stands."""
     slots: list[dict[str, Any]] = get_round(service, round_id)["schedule"]["slots"]
-    (slot,) = [one for one in slots if one["client_id"] == client_id]
+    (slot,) = [item for item in slots if item["client_id"] == client_id]
     return slot
 
 
@@ -86,7 +86,7 @@ def round_number(service: httpx.Client, task_id: str, number: int) -> dict[str, 
 
     def look() -> dict[str, Any] | None:
         rounds: list[dict[str, Any]] = service.get("/rounds", params={"task_id": task_id}).json()
-        return next((one for one in rounds if one["number"] == number), None)
+        return next((round_ for round_ in rounds if round_["number"] == number), None)
 
     return get_round(service, eventually(look)["round_id"])
 

@@ -92,7 +92,7 @@ def operations(service: httpx.Client) -> list[Operation]:
 
 @pytest.fixture(scope="module")
 def things(service: httpx.Client) -> Things:
-    opened, keys = started_round(service)
+    opened, keys = started_round(service, dataset="generated")
     ((own, own_key),) = keys.items()
     report(service, own)
     other, other_key = enrol_one(service)
@@ -115,6 +115,7 @@ def things(service: httpx.Client) -> Things:
             "round_id": opened["round_id"],
             "training_id": service.post("/trainings", json=training).json()["training_id"],
             "version": "0",
+            "cell_id": "default",
         },
         own=own,
         other=other,
@@ -142,7 +143,7 @@ def call(
     """
     parameters = dict(things.parameters)
     if harmless:
-        parameters |= dict.fromkeys(("client_id", "key_id", "task_id", "round_id"), "nothing")
+        parameters |= dict.fromkeys(("client_id", "key_id", "task_id", "round_id", "cell_id"), "nothing")
     path = operation.path.format(**parameters)
     headers = {"Last-Event-ID": "0"}
     if (authorization := things.authorizations[caller]) is not None:
@@ -150,9 +151,19 @@ def call(
     content = None
     if operation.takes_json:
         headers["Content-Type"] = "application/json"
-        body = {"client_id": things.own, "throughput_bps": 1, "compute_samples_per_s": 1, "data_samples": 1}
+        body = {
+            "client_id": things.own,
+            "throughput_bps": 1000,
+            "compute_samples_per_s": 1,
+            "data_samples": 1,
+        }
         is_report, is_key = operation.path == "/reports", operation.path == "/clients/{client_id}/keys"
-        content = json.dumps(body if is_report else {} if is_key else {"unknown": 1})
+        is_decline = operation.path.endswith("/decline") and caller == "another client"
+        is_ready = operation.path.endswith("/ready") and caller == "another client"
+        harmful = (
+            body if is_report else {} if is_key or is_ready else {"reason": "no"} if is_decline else None
+        )
+        content = json.dumps({"unknown": 1} if harmful is None else harmful)
     if operation.takes_model:
         headers |= {"Content-Digest": f"sha-256=:{'A' * 43}=:", "Fedcs-Data-Samples": "1"}
         headers |= {"Fedcs-Elapsed-S": "1"}
@@ -193,7 +204,7 @@ def test_every_operation_says_who_may_call_it(operations: list[Operation]) -> No
         assert "open" not in operation.access or operation.access == {"open"}, operation
         changes_something = operation.method != "get" and operation.path != "/plans"
         assert not (changes_something and "operator:read" in operation.access), operation
-    assert {str(one) for one in operations if one.access == {"open"}} == {
+    assert {str(item) for item in operations if item.access == {"open"}} == {
         "GET /healthz",
         "GET /readyz",
         "GET /metrics",

@@ -8,9 +8,9 @@ import httpx
 import numpy as np
 import pytest
 
-from client_sim import calls
-from client_sim.api_client import Api, ApiError, AsyncApi
-from client_sim.calls import Body, Call
+from fedcs_client import endpoints
+from fedcs_client.api import Api, ApiError, AsyncApi
+from fedcs_client.endpoints import Body, Call
 from services.contract.clients import EnrolmentRequest
 from services.contract.reports import ReportRequest
 from services.contract.rounds import TrainAssignment
@@ -61,88 +61,93 @@ def simulated_task(labels: dict[str, str], **terms: Any) -> TaskRequest:
 def test_a_round_from_enrolment_to_aggregation(send: Send) -> None:
     labels = {"cell": fresh_name("cell")}
     names = [f"{fresh_name()} ü%", fresh_name()]
-    enrolled = send(calls.enrol_clients([EnrolmentRequest(client_id=name, labels=labels) for name in names]))
+    enrolled = send(
+        endpoints.enrol_clients([EnrolmentRequest(client_id=name, labels=labels) for name in names])
+    )
     keys = {client.client_id: client.api_key for client in enrolled.clients}
     assert list(keys) == names
-    assert send(calls.post_report(report_of(names[0])), keys[names[0]]).data_samples == 200
-    assert send(calls.post_reports([report_of(name) for name in names])).stored == 2
+    assert send(endpoints.post_report(report_of(names[0])), keys[names[0]]).data_samples == 200
+    assert send(endpoints.post_reports([report_of(name) for name in names])).stored == 2
 
-    task_id = send(calls.create_task(simulated_task(labels))).task_id
-    assert send(calls.get_task(task_id)).state is TaskState.INITIALIZING
+    task_id = send(endpoints.create_task(simulated_task(labels))).task_id
+    assert send(endpoints.get_task(task_id)).state is TaskState.INITIALIZING
     model = make_model()
-    assert send(calls.put_initial_model(task_id, model)).size_bytes == len(model)
-    opened = send(calls.open_round(task_id))
+    assert send(endpoints.put_initial_model(task_id, model)).size_bytes == len(model)
+    opened = send(endpoints.open_round(task_id))
     assert opened.selected == 2
-    assert send(calls.get_schedule(opened.round_id)) == opened.schedule
+    assert send(endpoints.get_schedule(opened.round_id)) == opened.schedule
 
     update = Body(make_model(1))
     for name in names:
-        (assignment,) = send(calls.assignments(wait_s=5.0), keys[name]).assignments
+        known = send(endpoints.assignments(wait_s=5.0), keys[name])
+        (assignment,) = known.assignments
         assert isinstance(assignment, TrainAssignment)
-        assert send(calls.round_model(assignment.round_id), keys[name]) == model
-    call = calls.upload_update(
+        assert send(endpoints.assignments(0.1, known), keys[name]) is known
+        assert send(endpoints.round_model(assignment.round_id), keys[name]) == model
+    call = endpoints.upload_update(
         opened.round_id, names[0], update, 200, elapsed_s=30.25, update_s=20.0, upload_s=8.5
     )
     assert send(call, keys[names[0]]).size_bytes == len(update.content)
 
-    assert send(calls.close_round(opened.round_id)).state is RoundState.AGGREGATING
-    found = send(calls.get_round(opened.round_id))
+    assert send(endpoints.close_round(opened.round_id)).state is RoundState.AGGREGATING
+    found = send(endpoints.get_round(opened.round_id))
     assert found.schedule is not None
-    slot = next(one for one in found.schedule.slots if one.client_id == names[0])
+    slot = next(item for item in found.schedule.slots if item.client_id == names[0])
     assert slot.outcome is SlotOutcome.RECEIVED
     assert (slot.elapsed_s, slot.actual_update_s, slot.actual_upload_s) == (30.25, 20.0, 8.5)
-    assert send(calls.task_metrics(task_id)).rounds[0].received == 1
-    assert send(calls.get_model(task_id, 0)) == model
-    assert send(calls.cancel_task(task_id)).state is TaskState.CANCELLED
-    assert send(calls.remove_client(names[0])) is None
+    assert send(endpoints.task_metrics(task_id)).rounds[0].received == 1
+    assert send(endpoints.get_model(task_id, 0)) == model
+    assert send(endpoints.cancel_task(task_id)).state is TaskState.CANCELLED
+    assert send(endpoints.remove_client(names[0])) is None
 
 
 def test_a_large_model_goes_there_and_back(send: Send) -> None:
-    task_id = send(calls.create_task(simulated_task({"cell": fresh_name()}))).task_id
+    task_id = send(endpoints.create_task(simulated_task({"cell": fresh_name()}))).task_id
     model = make_model(large=np.arange(3_000_000, dtype=np.float32))
-    send(calls.put_initial_model(task_id, model))
-    assert send(calls.get_model(task_id, 0)) == model
+    send(endpoints.put_initial_model(task_id, model))
+    assert send(endpoints.get_model(task_id, 0)) == model
 
 
 def test_hosted_training(send: Send, service: httpx.Client) -> None:
     opened, keys = started_round(service, dataset="generated")
     (client_id,) = keys
-    training = send(calls.request_training(opened["round_id"], client_id, 3))
-    assert send(calls.get_training(training.training_id)) == training
+    training = send(endpoints.request_training(opened["round_id"], client_id, 3))
+    assert send(endpoints.get_training(training.training_id)) == training
     with pytest.raises(ApiError, match="409 Conflict: The training is waiting") as refused:
-        send(calls.training_update(training.training_id))
+        send(endpoints.training_update(training.training_id))
     assert refused.value.problem.cause == "TRAINING_NOT_DONE"
 
 
 def test_the_state_of_the_service(send: Send) -> None:
-    assert send(calls.readiness()).checks["database"] == "ok"
-    assert "fedcs_rounds" in send(calls.server_metrics())
+    assert send(endpoints.readiness()).checks["database"] == "ok"
+    assert "fedcs_rounds" in send(endpoints.server_metrics())
 
 
 def test_refusals_are_told_in_one_line(send: Send) -> None:
-    task_id = send(calls.create_task(simulated_task({"cell": fresh_name()}))).task_id
+    task_id = send(endpoints.create_task(simulated_task({"cell": fresh_name()}))).task_id
     refused: list[tuple[Call[Any], str | None, int, str]] = [
         (
-            calls.get_task(task_id),
+            endpoints.get_task(task_id),
             UNKNOWN_KEY,
             401,
             f"GET /tasks/{task_id}: 401 Unauthorized: "
             "Send the header Authorization: Bearer KEY with a valid key.",
         ),
         (
-            calls.get_task("task-none"),
+            endpoints.get_task("task-none"),
             None,
             404,
             "GET /tasks/task-none: 404 Not Found: There is no task 'task-none'.",
         ),
         (
-            calls.open_round(task_id),
+            endpoints.open_round(task_id),
             None,
             409,
-            "POST /rounds: 409 Conflict: The task has no initial model yet; wait for it, or set it.",
+            "POST /rounds: 409 Conflict: The task has no initial model yet. "
+            "Wait for a worker to create it, or upload one.",
         ),
         (
-            calls.get_task("no name"),
+            endpoints.get_task("no name"),
             None,
             422,
             "GET /tasks/no%20name: 422 Unprocessable Entity: "
@@ -158,8 +163,11 @@ def test_refusals_are_told_in_one_line(send: Send) -> None:
 def test_all_that_is_wrong_with_a_request_is_told(send: Send) -> None:
     wrong = TaskRequest.model_construct(round_deadline_s=-1.0, local_epochs=0)
     with pytest.raises(ApiError) as error:
-        send(calls.create_task(wrong))
-    assert [one.param for one in error.value.problem.invalid_params] == ["/local_epochs", "/round_deadline_s"]
+        send(endpoints.create_task(wrong))
+    assert [param.param for param in error.value.problem.invalid_params] == [
+        "/local_epochs",
+        "/round_deadline_s",
+    ]
     assert str(error.value) == (
         "POST /tasks: 422 Unprocessable Entity: /local_epochs: Input should be greater than or equal to 1; "
         "/round_deadline_s: Input should be greater than 0"
@@ -169,7 +177,7 @@ def test_all_that_is_wrong_with_a_request_is_told(send: Send) -> None:
 def test_an_update_that_is_not_the_model_is_refused(send: Send, service: httpx.Client) -> None:
     opened, keys = started_round(service)
     ((client_id, key),) = keys.items()
-    call = calls.upload_update(opened["round_id"], client_id, b"no tensors", 200, elapsed_s=1.0)
+    call = endpoints.upload_update(opened["round_id"], client_id, b"no tensors", 200, elapsed_s=1.0)
     with pytest.raises(ApiError) as error:
         send(call, key)
     assert (error.value.status, error.value.problem.cause) == (422, "BAD_TENSORS")
@@ -185,7 +193,7 @@ def test_what_is_no_url_is_told(url: str, kind: type[Api] | type[AsyncApi]) -> N
 @pytest.mark.parametrize("key", ["schlüssel", "two\nlines"])
 def test_what_is_no_key_is_told(key: str, send: Send) -> None:
     with pytest.raises(SettingsError, match="characters that no key has"):
-        send(calls.get_task("task-none"), key)
+        send(endpoints.get_task("task-none"), key)
 
 
 def test_a_crowd_of_devices_waits_at_once(service: httpx.Client) -> None:
@@ -194,18 +202,19 @@ def test_a_crowd_of_devices_waits_at_once(service: httpx.Client) -> None:
     async def crowd() -> None:
         async with AsyncApi(str(service.base_url), OPERATOR_KEY) as api:
             wanted = [EnrolmentRequest(labels=labels) for _ in range(devices)]
-            enrolled = (await api.send(calls.enrol_clients(wanted))).clients
-            await api.send(calls.post_reports([report_of(client.client_id) for client in enrolled]))
-            task = await api.send(calls.create_task(simulated_task(labels, model_size_bytes=1000)))
-            await api.send(calls.put_initial_model(task.task_id, make_model()))
+            enrolled = (await api.send(endpoints.enrol_clients(wanted))).clients
+            await api.send(endpoints.post_reports([report_of(client.client_id) for client in enrolled]))
+            task = await api.send(endpoints.create_task(simulated_task(labels, model_size_bytes=1000)))
+            await api.send(endpoints.put_initial_model(task.task_id, make_model()))
+            known = await api.send(endpoints.assignments(), enrolled[0].api_key)
             waiting = [
-                asyncio.create_task(api.send(calls.assignments(wait_s=30.0), client.api_key))
+                asyncio.create_task(api.send(endpoints.assignments(30.0, known), client.api_key))
                 for client in enrolled
             ]
             await asyncio.sleep(0.5)
-            opened = await api.send(calls.open_round(task.task_id))
+            opened = await api.send(endpoints.open_round(task.task_id))
             assert opened.selected == devices
-            told = {(await one).assignments[0].round_id for one in waiting}
+            told = {(await waiting_).assignments[0].round_id for waiting_ in waiting}
             assert told == {opened.round_id}
 
     asyncio.run(crowd())

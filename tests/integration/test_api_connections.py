@@ -14,9 +14,9 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from client_sim import calls
-from client_sim.api_client import Api, ApiError, AsyncApi
-from client_sim.calls import Body
+from fedcs_client import endpoints
+from fedcs_client.api import Api, ApiError, AsyncApi
+from fedcs_client.endpoints import Body
 from tests.integration.cell import enrol_one
 from tests.integration.scripted_server import answer, scripted_server
 from tests.running_service import OPERATOR_KEY
@@ -37,9 +37,9 @@ READY = answer("200 OK", b'{"status": "ready", "checks": {}}')
     ],
 )
 def test_an_answer_may_come_in_other_forms(form: bytes) -> None:
-    async def send(url: str) -> calls.Readiness:
-        async with AsyncApi(url, OPERATOR_KEY, patience_s=0.0) as api:
-            return await api.send(calls.readiness())
+    async def send(url: str) -> endpoints.Readiness:
+        async with AsyncApi(url, OPERATOR_KEY, retry_timeout_s=0.0) as api:
+            return await api.send(endpoints.readiness())
 
     with scripted_server(form) as server:
         assert asyncio.run(send(server.url)).status == "ready"
@@ -58,7 +58,7 @@ def test_an_upload_that_is_refused_is_not_sent_to_its_end(service: httpx.Client)
     async def send() -> None:
         _, key = enrol_one(service)
         async with AsyncApi(str(service.base_url), key) as api:
-            await api.send(calls.upload_update("round-none", "c", Body(b"x" * 3000, slowly), 3))
+            await api.send(endpoints.upload_update("round-none", "c", Body(b"x" * 3000, slowly), 3))
 
     with pytest.raises(ApiError):
         asyncio.run(send())
@@ -70,14 +70,14 @@ def test_over_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     tls.load_cert_chain(certificate)
 
-    async def send(url: str) -> calls.Readiness:
-        async with AsyncApi(url, OPERATOR_KEY, patience_s=0.0) as async_api:
-            return await async_api.send(calls.readiness())
+    async def send(url: str) -> endpoints.Readiness:
+        async with AsyncApi(url, OPERATOR_KEY, retry_timeout_s=0.0) as async_api:
+            return await async_api.send(endpoints.readiness())
 
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
     with scripted_server(READY, READY, tls=tls) as server:
-        with Api(server.url, OPERATOR_KEY, patience_s=0.0) as api:
-            assert api.send(calls.readiness()).status == "ready"
+        with Api(server.url, OPERATOR_KEY, retry_timeout_s=0.0) as api:
+            assert api.send(endpoints.readiness()).status == "ready"
         assert asyncio.run(send(server.url)).status == "ready"
 
 

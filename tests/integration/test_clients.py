@@ -28,8 +28,12 @@ NEW = {
     "late": 0,
     "rejected": 0,
     "missed": 0,
+    "declined": 0,
+    "refused": 0,
     "update_ratio": None,
     "upload_ratio": None,
+    "update_spread": None,
+    "upload_spread": None,
 }
 
 
@@ -51,8 +55,11 @@ def test_an_enrolled_client_is_shown_with_its_labels(service_on_each: httpx.Clie
     assert shown.json() == {
         "client_id": client_id,
         "labels": labels,
+        "cell_id": "default",
         "enrolled_at": answer["enrolled_at"],
         "record": NEW,
+        "tasks": [],
+        "implausible": [],
     }
 
 
@@ -84,27 +91,27 @@ def test_a_batch_with_a_client_that_is_enrolled_enrols_nobody(service_on_each: h
 
 def test_a_batch_with_a_client_twice_is_refused_and_names_it(service: httpx.Client) -> None:
     first, twice = fresh_name(), fresh_name()
-    asked = [{"client_id": one} for one in (first, twice, twice)]
+    asked = [{"client_id": item} for item in (first, twice, twice)]
     problem = assert_problem(service.post("/clients/batch", json={"clients": asked}), 422, "INVALID_REQUEST")
-    assert [one["param"] for one in problem["invalid_params"]] == ["/clients/2/client_id"]
+    assert [item["param"] for item in problem["invalid_params"]] == ["/clients/2/client_id"]
     assert not is_enrolled(service, first)
 
 
 def test_a_batch_answers_in_the_order_asked(service_on_each: httpx.Client) -> None:
     asked = [{"client_id": fresh_name(), "labels": {"place": str(place)}} for place in range(20)]
     answer = service_on_each.post("/clients/batch", json={"clients": asked}).json()["clients"]
-    assert [{"client_id": one["client_id"], "labels": one["labels"]} for one in answer] == asked
-    assert len({one["api_key"] for one in answer}) == 20
+    assert [{"client_id": item["client_id"], "labels": item["labels"]} for item in answer] == asked
+    assert len({item["api_key"] for item in answer}) == 20
 
 
 def test_ten_thousand_clients_are_enrolled_at_once_and_not_one_more(service: httpx.Client) -> None:
     zone = fresh_name("zone")
     asked = [{"labels": {"zone": zone}} for _ in range(10_001)]
     problem = assert_problem(service.post("/clients/batch", json={"clients": asked}), 422, "INVALID_REQUEST")
-    assert [one["param"] for one in problem["invalid_params"]] == ["/clients"]
+    assert [item["param"] for item in problem["invalid_params"]] == ["/clients"]
     response = service.post("/clients/batch", json={"clients": asked[1:]})
     assert response.status_code == 201
-    assert len({one["client_id"] for one in response.json()["clients"]}) == 10_000
+    assert len({item["client_id"] for item in response.json()["clients"]}) == 10_000
     assert service.get("/clients", params={"label": f"zone={zone}"}).headers["x-total-count"] == "10000"
 
 
@@ -129,11 +136,11 @@ def test_ten_thousand_clients_are_enrolled_at_once_and_not_one_more(service: htt
 )
 def test_a_bad_enrolment_is_named(body: dict[str, Any], param: str, service: httpx.Client) -> None:
     problem = assert_problem(service.post("/clients", json=body), 422, "INVALID_REQUEST")
-    (named,) = {one["param"].removesuffix("/[key]") for one in problem["invalid_params"]}
+    (named,) = {item["param"].removesuffix("/[key]") for item in problem["invalid_params"]}
     assert named == param
     batch = service.post("/clients/batch", json={"clients": [{}, body]})
     problem = assert_problem(batch, 422, "INVALID_REQUEST")
-    (named,) = {one["param"].removesuffix("/[key]") for one in problem["invalid_params"]}
+    (named,) = {item["param"].removesuffix("/[key]") for item in problem["invalid_params"]}
     assert named == f"/clients/1{param}"
 
 
@@ -213,6 +220,8 @@ def test_a_record_tells_how_a_client_did(service_on_each: httpx.Client) -> None:
         "received": 1,
         "update_ratio": pytest.approx(3),
         "upload_ratio": pytest.approx(2),
+        "update_spread": pytest.approx(0, abs=1e-6),
+        "upload_spread": pytest.approx(0, abs=1e-6),
     }
     record = service_on_each.get(f"/clients/{missing}").json()["record"]
     assert record == NEW | {"slots": 1, "missed": 1}

@@ -1,14 +1,14 @@
 """The two clocks: whose time counts, when an upload is late, and what closes a round."""
 
-import time
-from collections.abc import Iterator
 from datetime import datetime
 
 import httpx
 import pytest
 
-from tests.integration.cell import as_client, assert_problem, content_digest, make_model, started_round
+from tests.in_process_service import TimedService
+from tests.integration.cell import as_client, assert_problem, make_model, started_round
 from tests.integration.rounds_setup import (
+    eventually,
     get_round,
     quick_round,
     round_in_state,
@@ -30,14 +30,20 @@ def test_on_a_simulated_clock_the_elapsed_time_has_to_be_told(service: httpx.Cli
     assert slot_of(service, opened["round_id"], client_id)["rejections"] == 0
 
 
-@pytest.mark.parametrize("header", ["fedcs_elapsed_s", "fedcs_update_s", "fedcs_upload_s"])
-def test_on_the_wall_clock_no_time_may_be_told(header: str, service: httpx.Client) -> None:
+@pytest.mark.parametrize("header", ["fedcs_elapsed_s", "fedcs_upload_s"])
+def test_on_the_wall_clock_only_the_time_of_the_update_may_be_told(
+    header: str, service: httpx.Client
+) -> None:
     opened, keys = started_round(service, clock="wall")
     ((client_id, key),) = keys.items()
     headers = {"fedcs_elapsed_s": None, header: "10"}
     response = upload_as(service, key, opened["round_id"], client_id, **headers)
     assert_problem(response, 422, "ELAPSED_TIME")
-    assert upload_as(service, key, opened["round_id"], client_id, fedcs_elapsed_s=None).status_code == 201
+    headers = {"fedcs_elapsed_s": None, "fedcs_update_s": "40"}
+    assert upload_as(service, key, opened["round_id"], client_id, **headers).status_code == 201
+    assert slot_of(service, opened["round_id"], client_id)["actual_update_s"] == 40
+    record = service.get(f"/clients/{client_id}").json()["record"]
+    assert record["update_ratio"] == pytest.approx(2)
 
 
 def test_an_upload_ends_before_the_deadline_or_is_late(service_on_each: httpx.Client) -> None:
@@ -85,76 +91,65 @@ def test_without_a_deadline_no_upload_is_late(service: httpx.Client) -> None:
     assert response.status_code == 201
 
 
-def test_the_service_closes_a_wall_clock_round_at_its_deadline(service_on_each: httpx.Client) -> None:
-    service = service_on_each
-    opened, keys = quick_round(service, 2, round_deadline_s=2, aggregation_s=0.3)
+def test_the_service_closes_a_wall_clock_round_at_its_deadline(timed: TimedService) -> None:
+    service = timed.client
+    opened, keys = quick_round(service, 2, round_deadline_s=20, aggregation_s=3)
     round_id, (in_time, late) = opened["round_id"], list(keys)
     started, deadline = (
         datetime.fromisoformat(opened[name]) for name in ("started_at", "upload_deadline_at")
     )
-    assert (deadline - started).total_seconds() == 1.7
+    assert (deadline - started).total_seconds() == 17
+    timed.clock.advance(16.999)
     assert upload_as(service, keys[in_time], round_id, in_time, fedcs_elapsed_s=None).status_code == 201
+    timed.clock.advance(1.001)
     closed = round_in_state(service, round_id, "aggregating")
     assert closed["received"] == 1
+    assert slot_of(service, round_id, in_time)["elapsed_s"] == 16.999
     assert slot_of(service, round_id, late)["outcome"] == "missed"
     response = upload_as(service, keys[late], round_id, late, fedcs_elapsed_s=None)
     assert_problem(response, 409, "DEADLINE_PASSED")
     slot = slot_of(service, round_id, late)
-    assert slot["outcome"] == "late"
-    assert slot["elapsed_s"] >= 1.7
+    assert (slot["outcome"], slot["elapsed_s"]) == ("late", 18)
 
 
-def test_a_wall_clock_round_without_updates_fails_at_its_deadline(service: httpx.Client) -> None:
-    opened, _ = quick_round(service, round_deadline_s=0.5)
-    failed = round_in_state(service, opened["round_id"], "failed")
-    assert failed["outcome"] == "TOO_FEW_UPDATES"
-    assert 0.5 <= failed["duration_s"] < 5
+def test_a_wall_clock_round_without_updates_fails_at_its_deadline(timed: TimedService) -> None:
+    opened, _ = quick_round(timed.client, round_deadline_s=20)
+    timed.clock.advance(21)
+    failed = round_in_state(timed.client, opened["round_id"], "failed")
+    assert (failed["outcome"], failed["duration_s"]) == ("TOO_FEW_UPDATES", 21)
 
 
-def test_an_upload_that_outlasts_the_deadline_is_late(service: httpx.Client) -> None:
-    opened, keys = quick_round(service, 1, round_deadline_s=1.2)
+def test_an_upload_that_outlasts_the_deadline_is_late(timed: TimedService) -> None:
+    opened, keys = quick_round(timed.client, 1, round_deadline_s=20)
     ((client_id, key),) = keys.items()
-    update = make_model(3)
-
-    def slowly() -> Iterator[bytes]:
-        yield update[:50]
-        time.sleep(1.5)
-        yield update[50:]
-
-    response = service.put(
-        f"/rounds/{opened['round_id']}/updates/{client_id}",
-        content=slowly(),
-        headers={
-            **content_digest(update),
-            "Fedcs-Data-Samples": "200",
-            "Authorization": f"Bearer {key}",
-        },
-    )
+    headers = {"Fedcs-Data-Samples": "200", "Authorization": f"Bearer {key}"}
+    path = f"/rounds/{opened['round_id']}/updates/{client_id}"
+    response = timed.put_slowly(path, make_model(3), headers, seconds=21)
     assert_problem(response, 409, "DEADLINE_PASSED")
-    slot = slot_of(service, opened["round_id"], client_id)
-    assert (slot["outcome"], slot["actual_upload_s"] > 1) == ("late", True)
+    slot = slot_of(timed.client, opened["round_id"], client_id)
+    assert (slot["outcome"], slot["actual_upload_s"]) == ("late", 21)
 
 
-def test_a_wall_clock_task_ends_when_its_final_deadline_leaves_no_time(service: httpx.Client) -> None:
-    opened, _ = quick_round(service, round_deadline_s=0.5, final_deadline_s=1)
-    round_in_state(service, opened["round_id"], "failed")
-    finished = task_in_state(service, opened["task_id"], "finished")
-    assert finished["elapsed_s"] >= 0.5
-    assert_problem(service.post("/rounds", json={"task_id": opened["task_id"]}), 409, "TASK_OVER")
+def test_a_wall_clock_task_ends_when_its_final_deadline_leaves_no_time(timed: TimedService) -> None:
+    opened, _ = quick_round(timed.client, round_deadline_s=20, final_deadline_s=39)
+    timed.clock.advance(21)
+    round_in_state(timed.client, opened["round_id"], "failed")
+    finished = task_in_state(timed.client, opened["task_id"], "finished")
+    assert finished["elapsed_s"] == 21
+    assert_problem(timed.client.post("/rounds", json={"task_id": opened["task_id"]}), 409, "TASK_OVER")
 
 
 @pytest.mark.parametrize("terms", [{"clock": "simulated"}, {"clock": "wall", "policy": "fl"}])
-def test_a_round_without_a_deadline_fails_after_silence(
-    terms: dict[str, str], service_on_each: httpx.Client
-) -> None:
-    opened, keys = quick_round(service_on_each, 2, idle_timeout_s=0.4, **terms)
+def test_a_round_without_a_deadline_fails_after_silence(terms: dict[str, str], timed: TimedService) -> None:
+    opened, keys = quick_round(timed.client, 2, idle_timeout_s=60, **terms)
     assert opened["upload_deadline_at"] is None
-    failed = round_in_state(service_on_each, opened["round_id"], "failed")
+    timed.clock.advance(60)
+    failed = round_in_state(timed.client, opened["round_id"], "failed")
     assert failed["outcome"] == "IDLE_TIMEOUT"
     assert {slot["outcome"] for slot in failed["schedule"]["slots"]} == {"missed"}
     client_id = next(iter(keys))
     elapsed = {"fedcs_elapsed_s": "10" if terms["clock"] == "simulated" else None}
-    response = upload_as(service_on_each, keys[client_id], opened["round_id"], client_id, **elapsed)
+    response = upload_as(timed.client, keys[client_id], opened["round_id"], client_id, **elapsed)
     assert_problem(response, 409, "ROUND_NOT_COLLECTING")
 
 
@@ -175,25 +170,26 @@ def test_simulated_times_are_held_against_the_estimates(service_on_each: httpx.C
     assert (record["slots"], record["missed"], record["update_ratio"]) == (1, 1, None)
 
 
-def test_wall_clock_times_are_measured(service_on_each: httpx.Client) -> None:
-    service = service_on_each
+def test_wall_clock_times_are_measured(timed: TimedService) -> None:
+    service = timed.client
     opened, keys = started_round(service, clock="wall")
     round_id, ((client_id, key),) = opened["round_id"], keys.items()
-    update = make_model(4)
-
-    def slowly() -> Iterator[bytes]:
-        yield update[:50]
-        time.sleep(0.4)
-        yield update[50:]
-
+    timed.clock.advance(1)
     with as_client(service, key) as client:
         assert client.get(f"/rounds/{round_id}/model").status_code == 200
-        time.sleep(0.4)
-        headers = {**content_digest(update), "Fedcs-Data-Samples": "200"}
-        path = f"/rounds/{round_id}/updates/{client_id}"
-        assert client.put(path, content=slowly(), headers=headers).status_code == 201
+    eventually(lambda: _has_fetched_the_model(timed, round_id, client_id))
+    timed.clock.advance(15)
+    headers = {"Fedcs-Data-Samples": "200", "Authorization": f"Bearer {key}"}
+    path = f"/rounds/{round_id}/updates/{client_id}"
+    assert timed.put_slowly(path, make_model(4), headers, seconds=2).status_code == 201
     slot = slot_of(service, round_id, client_id)
-    assert 0.1 <= slot["actual_update_s"] < slot["elapsed_s"]
-    assert 0.1 <= slot["actual_upload_s"] < slot["elapsed_s"]
+    assert (slot["actual_update_s"], slot["actual_upload_s"], slot["elapsed_s"]) == (15, 2, 18)
     record = service.get(f"/clients/{client_id}").json()["record"]
-    assert record["update_ratio"] == pytest.approx(slot["actual_update_s"] / 20)
+    assert record["update_ratio"] == pytest.approx(15 / 20)
+
+
+def _has_fetched_the_model(timed: TimedService, round_id: str, client_id: str) -> bool:
+    """That is noted after the last byte was sent."""
+    with timed.parts.database.reading() as store:
+        slot = store.rounds.slot(store.rounds.get(round_id).serial, client_id)
+    return slot is not None and slot.model_fetched_at is not None

@@ -11,7 +11,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from services.announcement import Announcement, read_announcement
+from services.startup import Announcement, read_announcement
+from tests.fork_server import ModulePopen, run_module
 from tests.integration.plan_requests import cell, example
 from tests.running_service import OPERATOR_KEY
 
@@ -22,20 +23,13 @@ c2,south,1400000,50,500
 
 
 def fedcs(*arguments: str, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "operator_api", *arguments],
-        input=stdin,
-        capture_output=True,
-        text=True,
-        check=False,
-        env=os.environ | {"COLUMNS": "120"} | environment,
-        timeout=120,
-    )
+    given = os.environ | {"COLUMNS": "120"} | environment
+    return run_module("operator_api", *arguments, stdin=stdin, env=given)
 
 
 def test_help_lists_the_commands() -> None:
     shown = fedcs("--help").stdout
-    for command in ("up", "serve", "plan", "worker", "simulate", "demo", "loadtest"):
+    for command in ("up", "serve", "plan", "status", "worker", "simulate", "demo", "loadtest"):
         assert command in shown
         assert fedcs(command, "--help").returncode == 0
 
@@ -44,6 +38,15 @@ def test_unknown_command() -> None:
     failed = fedcs("fly")
     assert failed.returncode == 2
     assert "No such command" in failed.stderr
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"), [("simulat", "simulate"), ("stats", "status"), ("wroker", "worker")]
+)
+def test_a_mistyped_command_gets_a_suggestion(typed: str, meant: str) -> None:
+    failed = fedcs(typed)
+    assert failed.returncode == 2
+    assert f"No such command '{typed}'. Did you mean '{meant}'?" in failed.stderr
 
 
 def test_plan_shows_a_table_and_a_gantt_chart(tmp_path: Path) -> None:
@@ -59,7 +62,8 @@ def test_plan_shows_a_table_and_a_gantt_chart(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [CSV, "\ufeff" + CSV, json.dumps(example()["candidates"]), json.dumps(example())]
+    "content",
+    [CSV, "\ufeff" + CSV, CSV.replace(",", ";"), json.dumps(example()["candidates"]), json.dumps(example())],
 )
 def test_plan_gives_what_the_api_gives(content: str, service: httpx.Client, tmp_path: Path) -> None:
     path = tmp_path / "reports"
@@ -85,6 +89,9 @@ def test_plan_options_win_over_the_file(tmp_path: Path) -> None:
         fedcs("plan", str(path), "--policy", "optimal", "--round-deadline-s", "600", "--json").stdout
     )
     assert planned["policy"] == "optimal"
+    sizes = ["--upload-size-bytes", "1000000", "--download-size-bytes", "500000"]
+    smaller = json.loads(fedcs("plan", str(path), *sizes, "--json").stdout)
+    assert (smaller["upload_size_bytes"], smaller["download_size_bytes"]) == (1_000_000, 500_000)
     assert planned["total_s"] < 600
     assert len(planned["slots"]) > 10
 
@@ -115,16 +122,22 @@ def test_plan_escapes_names(tmp_path: Path) -> None:
         ("", "the CSV header has no client_id, throughput_bps"),
         ("client_id,throughput_bps\nc1,5\n", "no compute_samples_per_s, data_samples"),
         (CSV.split("\n", maxsplit=1)[0], "candidates: List should have at least 1 item"),
-        (CSV.replace("1400000", "fast"), "row 2: throughput_bps: Input should be a valid number"),
-        (CSV.replace("1400000", "nan"), "row 2: throughput_bps: Input should be a finite number"),
-        (CSV.replace("1400000", ""), "row 2: throughput_bps: Input should be a valid number"),
-        (CSV.replace("c2", "c1"), "row 2: client_id: An earlier candidate has the same"),
-        (CSV + "c3,west", "row 3: throughput_bps: Input should be a valid number"),
+        (CSV.replace("1400000", "fast"), "line 3: throughput_bps: Input should be a valid number"),
+        (CSV.replace("1400000", "nan"), "line 3: throughput_bps: Input should be a finite number"),
+        (CSV.replace("1400000", ""), "line 3: throughput_bps: Input should be a valid number"),
+        (CSV.replace("c2", "c1"), "line 3: client_id: An earlier entry has the same client_id"),
+        (CSV.replace("\nc2", "\n\n\nc2").replace("1400000", "fast"), "line 5: throughput_bps: "),
+        (CSV.replace(",", ";").replace("1400000", "1,4"), "line 3: throughput_bps: "),
+        (CSV + "c3,west", "line 4: throughput_bps: Input should be a valid number"),
         ("{", "not JSON"),
         ("[" * 100_000, "not JSON"),
         ("c" * 200_000, "after line 0: field larger than field limit"),
         (CSV + "c" * 200_000 + ",west,1,1,1", "after line 3: field larger than field limit"),
         ('{"policy": "best", "candidates": []}', "policy: Value error, unknown policy"),
+        (
+            '{"policy_parameters": {"boldness": 1}, "candidates": []}',
+            "policy_parameters: boldness: ",
+        ),
         ('[{"client_id": "a"}]', "candidate 1: throughput_bps: Field required"),
         ('["a"]', "candidate 1: Input should be an object"),
         (
@@ -151,18 +164,49 @@ def test_plan_of_a_file_that_is_no_text(tmp_path: Path) -> None:
     assert "not a text file" in failed.stderr
 
 
+@pytest.mark.parametrize(
+    ("encoding", "complaint"), [("latin-1", "line 3 has the byte 0xfc"), ("utf-16", "UTF-16")]
+)
+def test_plan_of_a_file_in_another_encoding(encoding: str, complaint: str, tmp_path: Path) -> None:
+    path = tmp_path / "reports.csv"
+    path.write_text(CSV.replace("south", "süd"), encoding=encoding)
+    failed = fedcs("plan", str(path))
+    assert failed.returncode == 1
+    assert complaint in failed.stderr
+    assert "UTF-8" in failed.stderr
+
+
+@pytest.mark.parametrize("policy", ["fedcs", "optimal", "fedlim"])
+def test_plan_says_which_deadline_would_fit_one_client(policy: str, tmp_path: Path) -> None:
+    path = tmp_path / "reports.csv"
+    path.write_text(CSV)
+    terms = ("--policy", policy, "--selection-s", "1", "--aggregation-s", "0.5")
+    shown = fedcs("plan", str(path), *terms, "--round-deadline-s", "5").stdout
+    assert "The fastest client alone needs a deadline of more than 55.4 s." in shown
+    assert "1 of 2 clients" in fedcs("plan", str(path), *terms, "--round-deadline-s", "55.4").stdout
+    assert "0 of 2 clients" in fedcs("plan", str(path), *terms, "--round-deadline-s", "55.3").stdout
+
+
+def test_plan_knows_no_deadline_for_clients_without_data() -> None:
+    shown = fedcs("plan", "-", stdin=CSV.replace(",200", ",0").replace(",500", ",0"))
+    assert shown.returncode == 0, shown.stderr
+    assert "2 not selected: NO_DATA" in shown.stdout
+    assert "deadline of more than" not in shown.stdout
+
+
 def test_plan_of_a_missing_file() -> None:
     failed = fedcs("plan", "nowhere.csv")
     assert failed.returncode == 2
     assert "nowhere.csv" in failed.stderr
 
 
-def test_plan_that_never_ends(tmp_path: Path) -> None:
+def test_plan_with_a_client_that_would_never_finish(tmp_path: Path) -> None:
     path = tmp_path / "reports.csv"
     path.write_text(CSV.replace("1400000", "1e-300"))
-    failed = fedcs("plan", str(path), "--policy", "fl")
-    assert failed.returncode == 1
-    assert "years" in failed.stderr
+    shown = fedcs("plan", str(path), "--policy", "fl")
+    assert shown.returncode == 0, shown.stderr
+    assert "fl: 1 of 2 clients" in shown.stdout
+    assert "1 not selected: TOO_SLOW" in shown.stdout
 
 
 @pytest.mark.parametrize(
@@ -190,13 +234,14 @@ def test_a_port_in_use_is_one_clear_line(tmp_path: Path) -> None:
     assert failed.stderr == f"fedcs: cannot listen on 127.0.0.1:{port}: Address already in use\n"
 
 
-@pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
-def test_up_prints_url_and_key_and_stops_on_a_signal(stop: signal.Signals, tmp_path: Path) -> None:
-    first, code = _up_and_stop(tmp_path / "new", stop)
+def test_up_prints_url_and_key_and_stops_on_a_signal(tmp_path: Path) -> None:
+    first, code = _up_and_stop(tmp_path / "new", signal.SIGTERM)
     assert code == 0
-    again, _ = _up_and_stop(tmp_path / "new", stop)
-    assert again.operator_key == first.operator_key
-    assert len(first.operator_key) == 64
+    again, code = _up_and_stop(tmp_path / "new", signal.SIGINT)
+    assert code == 0
+    assert first.created_key is not None
+    assert again.created_key == first.created_key
+    assert len(first.created_key) == 64
     assert (tmp_path / "new" / "operator.key").stat().st_mode & 0o777 == 0o600
 
 
@@ -216,38 +261,106 @@ def test_a_data_directory_that_cannot_be_made_is_one_clear_line(command: str, tm
     assert failed.stderr == f"fedcs: FEDCS_DATA_DIR: {place}: Not a directory\n"
 
 
+def test_plan_shows_control_characters_by_their_number(tmp_path: Path) -> None:
+    picture = tmp_path / "plan.html"
+    done = fedcs("plan", "-", "--html", str(picture), stdin=CSV.replace("c1,", "c\x9b1\ufffe,"))
+    assert done.returncode == 0, done.stderr
+    assert r"c\x9b1\ufffe" in done.stdout
+    assert "\x9b" not in done.stdout
+    refused = fedcs("plan", "-", stdin=CSV.replace("c1,", "c\x9b1,").replace("c2,", "c\x9b1,"))
+    assert refused.returncode == 1
+    assert "\x9b" not in refused.stderr
+
+
 def test_plan_to_a_place_that_cannot_be_written(tmp_path: Path) -> None:
     failed = fedcs("plan", "-", "--html", str(tmp_path / "missing" / "page.html"), stdin=CSV)
     assert failed.returncode == 1
     assert failed.stderr.startswith("fedcs: [Errno 2]")
 
 
-def test_up_takes_the_key_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_up_is_quiet_and_refuses_a_second_one_on_its_directory(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "operator_api", "up", "--port", "0", "--data-dir", str(tmp_path)]
+    with ModulePopen[str](command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        shown = [process.stdout.readline() for _ in range(7)]
+        refused = fedcs("up", "--port", "0", "--data-dir", str(tmp_path))
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=120)
+    url = shown[0].split()[-1]
+    assert [line.split()[:2] for line in shown[1:3]] == [["dashboard", f"{url}/"], ["API", "docs"]]
+    assert shown[4:] == [
+        f"  kept in       {tmp_path}/operator.key\n",
+        f"  log           {tmp_path}/up.log\n",
+        "Stop with Ctrl-C.\n",
+    ]
+    assert refused.returncode == 1
+    assert refused.stderr.splitlines()[-1] == (
+        f"fedcs: another `fedcs up` uses the data directory {tmp_path}; stop it, or use another --data-dir"
+    )
+    assert (process.returncode, [line for line in errors.splitlines() if "chmod" not in line]) == (0, [])
+    assert (tmp_path / "up.log").stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "up.log").read_text() != ""
+
+
+def test_status_shows_health_and_tasks(service: httpx.Client) -> None:
+    url = str(service.base_url)
+    created = service.post("/tasks", json={"name": "lanes\x9b", "round_deadline_s": 60})
+    shown = fedcs("status", "--url", url, "--key", OPERATOR_KEY)
+    assert shown.returncode == 0, shown.stderr
+    assert f"{url} is " in shown.stdout.replace("\n", "")
+    (row,) = [line for line in shown.stdout.splitlines() if created.json()["task_id"] in line]
+    assert "initializing" in row
+    assert r"lanes\x9b" in row
+    refused = fedcs("status", "--url", url, "--key", "wrong")
+    assert (refused.returncode, refused.stderr.count("\n")) == (1, 1)
+    assert "401 Unauthorized" in refused.stderr
+
+
+def test_status_is_shown_again_until_ctrl_c(service: httpx.Client) -> None:
+    command = [sys.executable, "-m", "operator_api", "status", "--watch"]
+    command += ["--url", str(service.base_url), "--key", OPERATOR_KEY]
+    environment = os.environ | {"COLUMNS": "120", "FORCE_COLOR": "1"}
+    with ModulePopen[str](
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        assert process.stdout is not None
+        seen = ""
+        while seen.count(" is ") < 2:
+            seen += process.stdout.readline() or pytest.fail(seen)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=120)
+        assert process.returncode == 0
+
+
+def test_up_takes_the_key_from_the_environment_and_does_not_print_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("FEDCS_OPERATOR_KEY", OPERATOR_KEY)
     announced, _ = _up_and_stop(tmp_path, signal.SIGTERM)
-    assert announced.operator_key == OPERATOR_KEY
+    assert announced.created_key is None
+    assert "FEDCS_OPERATOR_KEY" in announced.text()
     assert not (tmp_path / "operator.key").exists()
 
 
 def _up_and_stop(data_dir: Path, stop: signal.Signals) -> tuple[Announcement, int]:
     command = [sys.executable, "-m", "operator_api", "up", "--port", "0", "--data-dir", str(data_dir)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with ModulePopen[str](command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         announced = read_announcement(process.stdout)
         assert announced is not None
         assert httpx.get(f"{announced.url}/readyz", timeout=60).status_code in (200, 503)
-        headers = {"Authorization": f"Bearer {announced.operator_key}"}
+        headers = {"Authorization": f"Bearer {announced.created_key or OPERATOR_KEY}"}
         assert (
             httpx.post(f"{announced.url}/plans", json=example(), headers=headers, timeout=60).status_code
             == 200
         )
         process.send_signal(stop)
-        process.communicate(timeout=20)
+        process.communicate(timeout=120)
         return announced, process.returncode
 
 
 def test_demo_says_why_the_service_did_not_start() -> None:
-    failed = fedcs("demo", FEDCS_OPERATOR_KEY="weak")
+    failed = fedcs("demo", FEDCS_MAX_JSON_BYTES="0")
     assert failed.returncode == 1
     assert "the service did not start" in failed.stderr
-    assert "too weak" in failed.stderr
+    assert "FEDCS_MAX_JSON_BYTES: " in failed.stderr

@@ -11,15 +11,33 @@ import httpx
 import pytest
 from cryptography.fernet import Fernet
 
-from operator_api.dashboard.login import local_path
-from operator_api.dashboard.sessions import SESSION_S
+from operator_api.dashboard.login import SESSION_S, local_path
 from tests.dashboard_session import COOKIE, csrf_token, log_in, logged_in, session_cookie
 from tests.integration.cell import assert_problem, create_task, enrol_one, fresh_name, without_key
 from tests.running_service import OPERATOR_KEY, running_service
 
-PAGES = ["/", "/?page=2"]
+PAGES = [
+    "/",
+    "/dashboard/tasks?page=2",
+    "/dashboard/tasks/new",
+    "/dashboard/clients",
+    "/dashboard/clients/c",
+    "/dashboard/activity",
+    "/dashboard/keys",
+]
 DATA = ["/dashboard/data/overview", "/dashboard/events"]
-ACTIONS = ["/dashboard/tasks", "/dashboard/tasks/t/rounds", "/dashboard/tasks/t/cancel", "/dashboard/logout"]
+ACTIONS = [
+    "/dashboard/tasks",
+    "/dashboard/tasks/t/rounds",
+    "/dashboard/tasks/t/cancel",
+    "/dashboard/clients",
+    "/dashboard/clients/c/remove",
+    "/dashboard/clients/c/keys",
+    "/dashboard/clients/c/keys/revoke",
+    "/dashboard/keys",
+    "/dashboard/keys/k/revoke",
+    "/dashboard/logout",
+]
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "font-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
@@ -147,7 +165,7 @@ def test_forms_from_elsewhere_are_refused(service: httpx.Client, operator: httpx
     assert operator.post(cancel, json={"csrf_token": token}).status_code == 403
     assert service.get(f"/tasks/{task_id}").json()["state"] == "initializing"
     answer = operator.post(cancel, headers={"X-CSRF-Token": token})
-    assert (answer.status_code, answer.headers["location"]) == (303, f"/#{task_id}")
+    assert (answer.status_code, answer.headers["location"]) == (303, "/")
     assert service.get(f"/tasks/{task_id}").json()["state"] == "cancelled"
 
 
@@ -156,7 +174,7 @@ def test_forms_do_what_they_say(service: httpx.Client, operator: httpx.Client) -
     fields = TASK | {"csrf_token": csrf_token(operator), "name": name, "seed": "9007199254740991"}
     started = operator.post("/dashboard/tasks", data=fields | {"auto_advance": "on"})
     assert started.status_code == 303
-    task_id = started.headers["location"].removeprefix("/#")
+    task_id = started.headers["location"].removeprefix("/dashboard/tasks/")
     task = service.get(f"/tasks/{task_id}").json()
     expected = {"name": name, "seed": 2**53 - 1, "auto_advance": True, "clock": "simulated", "dataset": None}
     assert {field: task[field] for field in expected} == expected
@@ -168,7 +186,9 @@ def test_forms_do_what_they_say(service: httpx.Client, operator: httpx.Client) -
         ("policy", "best"),
         ("clock", "sun"),
         ("model", "a b"),
-        ("target_accuracy", "0.5"),
+        ("target_accuracy", "50"),
+        ("labels", "bus"),
+        ("request_fraction", "101"),
     ):
         answer = operator.post("/dashboard/tasks", data=fields | {field: value})
         assert answer.status_code == 422
@@ -179,7 +199,7 @@ def test_forms_do_what_they_say(service: httpx.Client, operator: httpx.Client) -
     assert operator.post("/dashboard/tasks/no-such/cancel", data=fields).status_code == 404
     assert operator.post("/dashboard/tasks", content=b"a" * 70_000).status_code == 413
     assert operator.post("/dashboard/tasks", data={f"f{n}": "" for n in range(300)}).status_code == 400
-    assert operator.get("/?page=0").status_code == 422
+    assert operator.get("/dashboard/tasks?page=0").status_code == 422
 
 
 def test_a_key_that_may_look_only_changes_nothing(service: httpx.Client) -> None:
@@ -187,11 +207,13 @@ def test_a_key_that_may_look_only_changes_nothing(service: httpx.Client) -> None
     task_id = create_task(service)["task_id"]
     with logged_in(service, key) as reader:
         token = csrf_token(reader)
-        for path in (
-            "/dashboard/tasks",
-            f"/dashboard/tasks/{task_id}/rounds",
-            f"/dashboard/tasks/{task_id}/cancel",
-        ):
+        assert reader.get("/dashboard/keys").status_code == 403
+        assert reader.get("/dashboard/tasks/new").status_code == 403
+        for page in ("/dashboard/tasks", "/dashboard/clients", "/dashboard/activity"):
+            assert set(re.findall('action="([^"]*)', reader.get(page).text)) <= {"/dashboard/logout", page}
+            assert 'method="post" action="/dashboard/c' not in reader.get(page).text
+        paths = [path.replace("/t/", f"/{task_id}/") for path in ACTIONS if path != "/dashboard/logout"]
+        for path in paths:
             answer = reader.post(path, data=TASK | {"csrf_token": token})
             assert answer.status_code == 403
             assert "operator:manage" in answer.text
@@ -271,6 +293,15 @@ def test_of_bokeh_only_what_plots_need_is_served(stranger: httpx.Client) -> None
         assert_problem(stranger.get(f"/dashboard/{path}"), 404, "NOT_FOUND")
 
 
+def test_a_person_is_shown_an_error_as_a_page_and_a_program_as_a_problem(stranger: httpx.Client) -> None:
+    for path, status in (("/nothing-here", 404), ("/tasks", 401), ("/dashboard/nothing/here", 404)):
+        page = stranger.get(path, headers={"Accept": "text/html,*/*;q=0.8"})
+        assert (page.status_code, page.headers["content-type"]) == (status, "text/html; charset=utf-8")
+        assert "Back to the overview" in page.text
+        cause = {404: "NOT_FOUND", 401: "UNAUTHENTICATED"}[status]
+        assert_problem(stranger.get(path), status, cause)
+
+
 def test_pages_are_not_part_of_the_api(service: httpx.Client) -> None:
     paths = service.get("/openapi.json").json()["paths"]
     assert not [path for path in paths if path == "/" or path.startswith("/dashboard")]
@@ -282,7 +313,7 @@ def test_too_many_wrong_keys(tmp_path: Path) -> None:
         refused = log_in(stranger)
         assert refused.status_code == 429
         assert 1 <= int(refused.headers["retry-after"]) <= 60
-        assert "Too many keys" in refused.text
+        assert "Too many invalid keys" in refused.text
         assert COOKIE not in stranger.cookies
         assert service.get("/tasks").status_code == 200, "the key itself is as good as before"
 
@@ -300,7 +331,7 @@ def test_under_a_root_path_and_across_restarts(tmp_path: Path) -> None:
         page = client.get("").text
         links = re.findall(r' (?:href|src|action)="([^"#]*)', page)
         assert links
-        assert [one for one in links if one and not one.startswith((f"{root}/", "data:"))] == []
+        assert [item for item in links if item and not item.startswith((f"{root}/", "data:"))] == []
         for link in links:
             if "/static/" in link:
                 assert httpx.get(service.base_url.join(link), timeout=60).status_code == 200

@@ -32,7 +32,7 @@ DATA = "/dashboard/data/cell"
 
 @pytest.fixture(scope="module")
 def cell_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
-    with running_service(tmp_path_factory.mktemp("cell")) as client:
+    with running_service(tmp_path_factory.mktemp("cell"), report_min_throughput_bps="1e-320") as client:
         yield client
 
 
@@ -83,7 +83,7 @@ def test_all_numbers_against_a_calculation_of_ones_own(
     for slot in first["schedule"]["slots"]:
         times[slot["client_id"]] += 1
     cell_service.post(f"/rounds/{first['round_id']}/close")
-    slow = known[next(one for one in times if one != removed)]
+    slow = known[next(duration for duration in times if duration != removed)]
     slow["throughput_bps"] = 1e4
     report(cell_service, **slow)
     second = open_round(cell_service, task["task_id"])
@@ -107,24 +107,24 @@ def test_all_numbers_against_a_calculation_of_ones_own(
     }
     drawn = found["map"]
     assert sorted(drawn["client_id"]) == sorted(known)
-    rates = {one: _mbps_per_ten_blocks(known[one]) for one in known}
-    distances = {one: _distance_m(rate * 1e6) for one, rate in rates.items()}
+    rates = {item: _mbps_per_ten_blocks(known[item]) for item in known}
+    distances = {item: _distance_m(rate * 1e6) for item, rate in rates.items()}
     for place, client_id in enumerate(drawn["client_id"]):
         assert drawn["throughput_mbps"][place] == pytest.approx(rates[client_id])
         far = math.hypot(drawn["x_m"][place], drawn["y_m"][place])
         assert far == pytest.approx(min(distances[client_id], drawn["edge_m"]), abs=0.2)
         assert drawn["selected"][place] == (client_id in selected)
-    assert drawn["beyond_edge"] == sum(one > drawn["edge_m"] for one in distances.values()) <= 1
+    assert drawn["beyond_edge"] == sum(item > drawn["edge_m"] for item in distances.values()) <= 1
     columns = {
         "throughput_mbps": list(rates.values()),
-        "compute_samples_per_s": [one["compute_samples_per_s"] for one in known.values()],
-        "data_samples": [one["data_samples"] for one in known.values()],
+        "compute_samples_per_s": [item["compute_samples_per_s"] for item in known.values()],
+        "data_samples": [item["data_samples"] for item in known.values()],
     }
     for name, values in columns.items():
         _assert_counted(found["distributions"][name], values)
 
-    enrolled = [one for one in keys if one != removed]
-    numbers = [times[one] for one in enrolled]
+    enrolled = [key for key in keys if key != removed]
+    numbers = [times[item] for item in enrolled]
     fairness = found["fairness"]
     assert (fairness["rounds"], fairness["clients"]) == (2, len(enrolled))
     assert fairness["jain"] == pytest.approx(
@@ -136,10 +136,10 @@ def test_all_numbers_against_a_calculation_of_ones_own(
         "clients": [numbers.count(number) for number in range(max(numbers) + 1)],
     }
     assert fairness["never"] == numbers.count(0)
-    ranked = sorted(enrolled, key=lambda one: (-times[one], enrolled.index(one)))[:5]
-    assert fairness["most"] == {"client_id": ranked, "times": [times[one] for one in ranked]}
-    ranked = sorted(enrolled, key=lambda one: (times[one], enrolled.index(one)))[:5]
-    assert fairness["least"] == {"client_id": ranked, "times": [times[one] for one in ranked]}
+    ranked = sorted(enrolled, key=lambda duration: (-times[duration], enrolled.index(duration)))[:5]
+    assert fairness["most"] == {"client_id": ranked, "times": [times[item] for item in ranked]}
+    ranked = sorted(enrolled, key=lambda duration: (times[duration], enrolled.index(duration)))[:5]
+    assert fairness["least"] == {"client_id": ranked, "times": [times[item] for item in ranked]}
     assert silent in fairness["least"]["client_id"]
 
 
@@ -159,7 +159,7 @@ def test_of_many_clients_a_sample_is_drawn_and_all_that_were_selected(tmp_path: 
         assert found["map"] == client.get(DATA).json()["map"]
     assert (found["enrolled"], found["sampled"]) == (2133, 2000)
     drawn = found["map"]
-    chosen = [one for one, flag in zip(drawn["client_id"], drawn["selected"], strict=True) if flag]
+    chosen = [item for item, flag in zip(drawn["client_id"], drawn["selected"], strict=True) if flag]
     assert sorted(chosen) == sorted(slot["client_id"] for slot in opened["schedule"]["slots"])
     assert 2000 <= len(drawn["client_id"]) <= 2030
     assert sum(found["distributions"]["data_samples"]["clients"]) == 2000
@@ -244,3 +244,52 @@ def _assert_bars_around_one_value(found: dict[str, Any]) -> None:
         assert edges[0] <= value <= edges[-1]
         assert edges == sorted(set(edges))
         assert (sum(found[name]["clients"]), found[name]["median"]) == (3, value)
+
+
+def test_the_block_grid_of_a_cell_has_its_allocations_and_slots(
+    looking: httpx.Client, cell_service: httpx.Client
+) -> None:
+    body = {"cell_id": "grid", "name": "Grid", "resource_blocks": 15}
+    assert cell_service.post("/cells", json=body).status_code == 201
+    asked = {"clients": [{"client_id": "in-grid", "cell_id": "grid"}]}
+    assert cell_service.post("/clients/batch", json=asked).status_code == 201
+    report(cell_service, "in-grid")
+    rounds = []
+    for name in ("first", "second"):
+        task = create_task(
+            cell_service,
+            name=name,
+            clock="wall",
+            cells=["grid"],
+            min_resource_blocks=5,
+            allow_busy_clients=True,
+        )
+        set_model(cell_service, task["task_id"])
+        rounds.append(open_round(cell_service, task["task_id"]))
+    cell_service.post(f"/rounds/{rounds[0]['round_id']}/close").raise_for_status()
+    found = looking.get(DATA, params={"cell_id": "grid"}).json()
+    assert (found["enrolled"], found["map"]["client_id"]) == (1, ["in-grid"])
+    grid = found["blocks"]
+    assert (grid["name"], grid["resource_blocks"], grid["held"]) == ("Grid", 15, 5)
+    held = grid["allocations"]
+    assert (held["task"], held["first"], held["count"]) == (["first", "second"], [0, 10], [10, 5])
+    assert held["round_id"] == [item["round_id"] for item in rounds]
+    assert held["from_ms"][0] <= held["until_ms"][0]
+    assert held["until_ms"][1] is None
+    slot = rounds[1]["schedule"]["slots"][0]
+    assert grid["slots"]["client_id"][-1] == "in-grid"
+    lasts_ms = grid["slots"]["until_ms"][-1] - grid["slots"]["from_ms"][-1]
+    assert lasts_ms == pytest.approx(1000 * slot["upload_s"], abs=1)
+    assert looking.get(DATA).json()["blocks"] is None  # there are two cells
+    page = looking.get("/dashboard/cell", params={"cell_id": "grid"})
+    assert '<option value="grid" selected>Grid</option>' in page.text
+    overview = looking.get("/").text
+    assert "/dashboard/cell?cell_id=grid" in overview
+    assert "5 of 15" in overview
+    for path in (DATA, "/dashboard/cell"):
+        assert looking.get(path, params={"cell_id": "nowhere"}).status_code == 404
+
+
+def test_the_only_cell_is_shown_unless_another_is_chosen(tmp_path: Path) -> None:
+    with running_service(tmp_path) as service, logged_in(service) as client:
+        assert client.get(DATA).json()["blocks"]["cell_id"] == "default"

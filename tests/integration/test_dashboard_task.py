@@ -39,7 +39,7 @@ def test_the_data_are_the_metrics_in_columns(here: Site, operator: httpx.Client)
     metrics = here.service.get(f"/tasks/{task_id}/metrics").json()["rounds"]
     assert told.pop("evaluates") is True
     assert list(told) == COLUMNS
-    assert told == {name: [one[name] for one in metrics] for name in COLUMNS}
+    assert told == {name: [item[name] for item in metrics] for name in COLUMNS}
     assert told["state"][:3] == ["aggregated", "aggregated", "failed"]
     assert told["accuracy"] == [0.5, 0.6, None, None]
     assert told["elapsed_s"] == [180, 360, metrics[2]["elapsed_s"], None]
@@ -60,7 +60,7 @@ def test_a_table_of_arrivals(here: Site, operator: httpx.Client) -> None:
     slow = task_with_rounds(here, [0.3, None, 0.499, 0.5], policy="fedlim")["task_id"]
     path = f"/dashboard/tasks/{quick}"
     assert _arrivals(operator.get(path, params={"with": slow}), quick) == ["6.0 min", "12.0 min"]
-    both = operator.get(path, params={"with": [slow, quick], "threshold": ["0.75", "", "0.45", " 0.45"]})
+    both = operator.get(path, params={"with": [slow, quick], "threshold": ["75", "", "45", " 45"]})
     assert _arrivals(both, quick) == ["6.0 min", "12.0 min"]
     assert _arrivals(both, slow) == ["9.0 min", "not yet"]
     assert both.text.count('id="arrivals-') == 2, "itself is not another"
@@ -75,8 +75,8 @@ def test_rounds_are_paged_newest_first(here: Site, operator: httpx.Client) -> No
         assert re.findall(r'/dashboard/rounds/[\w-]+">Round (\d+)<', text) == [str(n) for n in numbers]
         assert f"Page {page} of 3" in text
     assert "This page is empty" in text
-    second = operator.get(f"/dashboard/tasks/{task_id}?page=2&threshold=0.25").text
-    assert f"/dashboard/tasks/{task_id}?page=3&amp;threshold=0.25#rounds" in second
+    second = operator.get(f"/dashboard/tasks/{task_id}?page=2&threshold=25").text
+    assert f"/dashboard/tasks/{task_id}?page=3&amp;threshold=25#rounds" in second
 
 
 def test_csv_of_all_that_is_compared(here: Site, operator: httpx.Client) -> None:
@@ -88,7 +88,7 @@ def test_csv_of_all_that_is_compared(here: Site, operator: httpx.Client) -> None
     assert answer.headers["content-disposition"] == f'attachment; filename="{first}-metrics.csv"'
     rows = list(csv.DictReader(answer.text.splitlines()))
     assert list(rows[0]) == ["task_id", "task", "policy", *COLUMNS]
-    assert [row["task_id"] for row in rows] == [one for one in (first, *others) for _ in range(2)]
+    assert [row["task_id"] for row in rows] == [item for item in (first, *others) for _ in range(2)]
     assert [row["task"] for row in rows[::2]] == [f"'{name}" for name in names[:6]]
     expected = {
         "number": "1",
@@ -108,23 +108,25 @@ def test_csv_of_all_that_is_compared(here: Site, operator: httpx.Client) -> None
     ]
 
 
-def test_the_newest_model(here: Site, operator: httpx.Client) -> None:
+def test_every_version_of_the_model(here: Site, operator: httpx.Client) -> None:
     task, keys = live_task(here)
-    path = f"/dashboard/tasks/{task['task_id']}/model"
-    first = operator.get(path)
+    path = f"/dashboard/tasks/{task['task_id']}/models"
+    first = operator.get(f"{path}/0")
     assert first.content == make_model(0)
     assert first.headers["content-disposition"] == (
         f'attachment; filename="{task["task_id"]}-v0.safetensors"'
     )
-    assert operator.get(path, headers={"If-None-Match": first.headers["etag"]}).status_code == 304
+    assert operator.get(f"{path}/0", headers={"If-None-Match": first.headers["etag"]}).status_code == 304
     play_round(here, task["task_id"], keys, 0.5)
-    newest = operator.get(path)
+    newest = operator.get(f"{path}/1")
+    shown = operator.get(path).text
+    assert re.findall(r'id="version-(\d+)"', shown) == ["1", "0"]
+    assert "50.0 %" in shown
     assert newest.content == here.service.get(f"/tasks/{task['task_id']}/models/1").content
     assert "-v1.safetensors" in newest.headers["content-disposition"]
     without_model = create_task(here.service)["task_id"]
-    answer = operator.get(f"/dashboard/tasks/{without_model}/model")
-    assert answer.status_code == 409
-    assert "no initial model yet" in answer.text
+    assert operator.get(f"/dashboard/tasks/{without_model}/models/0").status_code == 404
+    assert "No model here" in operator.get(f"/dashboard/tasks/{without_model}/models").text
 
 
 def test_what_to_do_before_the_first_round(here: Site, operator: httpx.Client) -> None:
@@ -144,7 +146,7 @@ def test_what_to_do_before_the_first_round(here: Site, operator: httpx.Client) -
 def test_after_an_action_it_goes_back_to_the_page(here: Site, operator: httpx.Client) -> None:
     task, _ = live_task(here)
     path = f"/dashboard/tasks/{task['task_id']}"
-    fields = {"csrf_token": csrf_token(operator), "next": f"{path}?threshold=0.5"}
+    fields = {"csrf_token": csrf_token(operator), "next": f"{path}?threshold=50"}
     opened = operator.post(f"{path}/rounds", data=fields)
     assert (opened.status_code, opened.headers["location"]) == (303, fields["next"])
     elsewhere = operator.post(f"{path}/cancel", data=fields | {"next": "//evil.example"})
@@ -156,10 +158,10 @@ def test_after_an_action_it_goes_back_to_the_page(here: Site, operator: httpx.Cl
 def test_what_cannot_be_shown(here: Site, operator: httpx.Client) -> None:
     task_id = create_task(here.service)["task_id"]
     path, data = f"/dashboard/tasks/{task_id}", f"/dashboard/data/tasks/{task_id}"
-    for wrong in ("0", "-0.5", "1.01", "nan", "inf", "half", "0.5;", "9" * 5000):
-        answer = operator.get(path, params={"threshold": ["0.5", wrong]})
+    for wrong in ("0", "-0.5", "101", "nan", "inf", "half", "50;", "9" * 5000):
+        answer = operator.get(path, params={"threshold": ["50", wrong]})
         assert answer.status_code == 422
-        assert "above 0, and at most 1" in answer.text
+        assert "more than 0, and at most 100" in answer.text
         assert_problem(
             operator.get(f"{data}/parts", params={"threshold": wrong}), 422, "UNPROCESSABLE_ENTITY"
         )
@@ -180,7 +182,7 @@ def test_what_cannot_be_shown(here: Site, operator: httpx.Client) -> None:
 
 
 def test_an_unknown_task(operator: httpx.Client) -> None:
-    for path in ("", "/metrics.csv", "/model"):
+    for path in ("", "/metrics.csv", "/models", "/models/0"):
         answer = operator.get(f"/dashboard/tasks/no-such{path}")
         assert answer.status_code == 404
         assert "Back to the overview" in answer.text
@@ -191,7 +193,7 @@ def test_an_unknown_task(operator: httpx.Client) -> None:
 def test_without_a_session(here: Site) -> None:
     task_id = task_with_rounds(here, [0.5])["task_id"]
     with without_key(here.service) as stranger:
-        for path in ("", "/metrics.csv", "/model", "?with=a&threshold=0.5"):
+        for path in ("", "/metrics.csv", "/models", "/models/0", "?with=a&threshold=50"):
             answer = stranger.get(f"/dashboard/tasks/{task_id}{path}")
             assert answer.status_code == 303
             assert answer.headers["location"].startswith("/dashboard/login?next=%2Fdashboard%2Ftasks%2F")
@@ -206,7 +208,7 @@ def test_a_key_that_may_look_only_is_offered_no_action(here: Site) -> None:
         page = reader.get(f"/dashboard/tasks/{task_id}").text
         assert "Open a round" not in page
         assert "Cancel" not in page
-        for path in ("/metrics.csv", "/model"):
+        for path in ("/metrics.csv", "/models", "/models/0"):
             assert reader.get(f"/dashboard/tasks/{task_id}{path}").status_code == 200
 
 
@@ -214,10 +216,10 @@ def test_links_lie_under_a_root_path(tmp_path: Path) -> None:
     root = "/fedcs/v1"
     with site("sqlite", tmp_path, "", api_root=root) as here, logged_in(here.service) as operator:
         task_id = task_with_rounds(here, [0.5] * 25)["task_id"]
-        page = operator.get(f"dashboard/tasks/{task_id}?threshold=0.5").text
+        page = operator.get(f"dashboard/tasks/{task_id}?threshold=50").text
         links = re.findall(r' (?:href|src|action)="([^"#]+)', page)
-        assert [one for one in links if not one.startswith((f"{root}/", "data:"))] == []
-        for path in ("/metrics.csv", "/model"):
+        assert [link for link in links if not link.startswith((f"{root}/", "data:"))] == []
+        for path in ("/metrics.csv", "/models"):
             assert f"{root}/dashboard/tasks/{task_id}{path}" in page
             assert operator.get(f"dashboard/tasks/{task_id}{path}").status_code == 200
 
@@ -227,5 +229,5 @@ def _arrivals(page: httpx.Response, task_id: str) -> list[str]:
     assert page.status_code == 200, page.text
     found = re.search(rf'<tr id="arrivals-{task_id}">(.*?)</tr>', page.text, re.DOTALL)
     assert found is not None
-    cells = re.findall(r'<td class="number">([^<]*)', found.group(1))
+    cells = re.findall(r'<td data-label="[^"]*" class="number"><span>([^<]*)', found.group(1))
     return [cell.strip() for cell in cells[1:]]

@@ -1,55 +1,55 @@
-"""The device of the documentation in a real round."""
+"""The devices of the documentation in real rounds: with the library, the standard library, and Java."""
 
-import importlib.util
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import httpx
-from safetensors.numpy import save
+import numpy as np
+import pytest
+from safetensors.numpy import load, save
 
-from client_sim import calls
-from client_sim.api_client import Api
+from fedcs_client import Api, endpoints
 from tests.integration.cell import create_task, enrol_one, fresh_name, open_round
 from tests.integration.rounds_setup import eventually, get_round
 from tests.running_service import OPERATOR_KEY
 
-EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "device.py"
+EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
+COMMANDS = {
+    "device.py": [sys.executable],
+    "stdlib_device.py": [sys.executable, "-I"],
+    "Device.java": ["java"],
+}
 
 
-def initial_model() -> bytes:
-    """The tensors of the device's own network."""
-    spec = importlib.util.spec_from_file_location("device_example", EXAMPLE)
-    assert spec is not None
-    assert spec.loader is not None
-    device = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(device)
-    tensors = device.network.state_dict()
-    return save({name: tensor.numpy() for name, tensor in tensors.items()})
+def test_the_device_with_the_library_is_short() -> None:
+    assert len((EXAMPLES / "device.py").read_text().splitlines()) <= 25
 
 
-def test_it_reports_trains_and_uploads(service: httpx.Client) -> None:
-    labels, url = {"cell": fresh_name("cell")}, str(service.base_url)
+@pytest.mark.parametrize("example", COMMANDS)
+def test_it_reports_trains_and_uploads(service: httpx.Client, example: str) -> None:
+    command = COMMANDS[example]
+    if shutil.which(command[0]) is None:
+        pytest.skip(f"{command[0]} is not installed")
+    labels, url = {"cell": fresh_name("cell")}, str(service.base_url).rstrip("/")
     client_id, key = enrol_one(service, labels)
-    model = initial_model()
-    with (
-        Api(url, OPERATOR_KEY) as operator,
-        subprocess.Popen([sys.executable, str(EXAMPLE), url, client_id, key]) as device,
-    ):
+    task = create_task(
+        service, labels=labels, clock="wall", report_window_s=1e6, model_size_bytes=None, learning_rate=0.5
+    )
+    with Api(url, OPERATOR_KEY) as operator:
+        model = save({"w": np.zeros(8, np.float32)})
+        operator.send(endpoints.put_initial_model(task["task_id"], model))
+    arguments = [str(EXAMPLES / example), url, client_id, key, "1"]
+    with subprocess.Popen([*command, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as device:
         try:
-            task = create_task(
-                service,
-                labels=labels,
-                clock="wall",
-                report_window_s=5,
-                model_size_bytes=None,
-                learning_rate=0.1,
-            )
-            operator.send(calls.put_initial_model(task["task_id"], model))
-            eventually(lambda: service.get(f"/clients/{client_id}/reports").json(), timeout_s=60)
+            eventually(lambda: service.get(f"/clients/{client_id}/reports").json())
             round_id = open_round(service, task["task_id"])["round_id"]
-            eventually(lambda: get_round(service, round_id)["received"] == 1, timeout_s=60)
-            assert device.poll() is None, "it waits for the next round"
+            said, _ = device.communicate(timeout=120)
         finally:
             device.kill()
-    assert int(service.get(f"/clients/{client_id}/reports").headers["x-total-count"]) < 10
+    assert device.returncode == 0, said.decode()
+    assert get_round(service, round_id)["received"] == 1, said.decode()
+    (slot,) = get_round(service, round_id)["schedule"]["slots"]
+    assert slot["outcome"] == "received"
+    assert load(model)["w"].any() == np.False_

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator, Iterator
 import httpx
 import pytest
 
-from client_sim import calls
-from client_sim.api_client import ApiError, AsyncApi, UnreachableError
-from services.contract.events import EventResponse
+from fedcs_client import endpoints
+from fedcs_client.api import ApiError, AsyncApi, UnreachableError
+from services.contract.common import EventResponse
 from services.contract.tasks import TaskRequest
 from services.domain.tasks import Clock
 from tests.integration.cell import create_task, enrol_one
@@ -34,12 +34,12 @@ async def next_of(events: AsyncIterator[EventResponse], how_many: int) -> list[E
 def test_what_happens_after_it_is_entered_is_told(service: httpx.Client) -> None:
     async def follow() -> None:
         async with AsyncApi(str(service.base_url), OPERATOR_KEY) as api:
-            other = (await api.send(calls.create_task(TASK))).task_id
+            other = (await api.send(endpoints.create_task(TASK))).task_id
             async with api.events() as events:
-                task_id = (await api.send(calls.create_task(TASK))).task_id
+                task_id = (await api.send(endpoints.create_task(TASK))).task_id
                 async with api.events(task_id=task_id) as own_events:
-                    await api.send(calls.cancel_task(other))
-                    await api.send(calls.cancel_task(task_id))
+                    await api.send(endpoints.cancel_task(other))
+                    await api.send(endpoints.cancel_task(task_id))
                     assert [event.kind for event in await next_of(own_events, 1)] == ["task.cancelled"]
                 told = await next_of(events, 3)
             assert [(event.kind, event.task_id) for event in told] == [
@@ -107,7 +107,7 @@ def test_events_are_not_for_clients(service: httpx.Client) -> None:
 
 def test_a_service_that_does_not_come_back_is_told() -> None:
     async def follow(url: str) -> None:
-        async with AsyncApi(url, OPERATOR_KEY, patience_s=0.3) as api, api.events() as events:
+        async with AsyncApi(url, OPERATOR_KEY, retry_timeout_s=0.3) as api, api.events() as events:
             await next_of(events, 1)
 
     with scripted_server(STREAM.encode() + b"id: 7\n\n") as server, pytest.raises(UnreachableError):

@@ -131,7 +131,8 @@ def test_events_are_not_for_clients(service: httpx.Client) -> None:
 
 
 def test_who_waits_is_let_go_when_the_service_ends(tmp_path: Path) -> None:
-    with service_process(tmp_path, None) as (service, process):
+    log = tmp_path / "api.log"
+    with service_process(tmp_path, log) as (service, process):
         _, key = enrol_one(service)
         with ThreadPoolExecutor(2) as threads:
             stream = threads.submit(_all_events, service)
@@ -139,12 +140,11 @@ def test_who_waits_is_let_go_when_the_service_ends(tmp_path: Path) -> None:
             time.sleep(0.5)
             assert not stream.done()
             assert not poll.done()
-            began = time.monotonic()
             process.terminate()
-            assert process.wait(timeout=8) == 0
-            assert time.monotonic() - began < 5
+            assert process.wait(timeout=60) == 0
+            assert "timeout graceful shutdown exceeded" not in log.read_text()
             assert [event["kind"] for event in stream.result()] == ["clients.enrolled"]
-            assert poll.result().json() == {"assignments": []}
+            assert poll.result().status_code == 304
 
 
 def _all_events(service: httpx.Client) -> list[dict[str, Any]]:
@@ -154,4 +154,5 @@ def _all_events(service: httpx.Client) -> list[dict[str, Any]]:
 
 def _long_poll(service: httpx.Client, key: str) -> httpx.Response:
     with as_client(service, key) as client:
-        return client.get("/assignments", params={"wait_s": "60"})
+        known = {"If-None-Match": client.get("/assignments").headers["etag"]}
+        return client.get("/assignments", params={"wait_s": "60"}, headers=known)

@@ -28,6 +28,7 @@ def test_alive_and_ready_without_a_key(service: httpx.Client) -> None:
             "disk": "ok",
             "model_store": "ok",
             "broker": "not set up",
+            "workers": "none is running",
         },
     }
 
@@ -121,7 +122,7 @@ def test_every_operation_with_a_key_can_be_refused(service: httpx.Client) -> Non
 def test_choices_are_listed(service: httpx.Client) -> None:
     schemas = service.get("/openapi.json").json()["components"]["schemas"]
     assert schemas["PlanRequest"]["properties"]["policy"]["enum"] == ["fedcs", "optimal", "fedlim", "fl"]
-    assert schemas["LeftOutReason"]["enum"] == ["DEADLINE", "NO_DATA"]
+    assert schemas["NotSelectedReason"]["enum"] == ["DEADLINE", "NO_DATA", "TOO_SLOW", "NOT_CHOSEN"]
 
 
 def numbers_in(document: dict[str, Any], schema: dict[str, Any], name: str) -> Iterator[tuple[str, Any]]:
@@ -156,10 +157,10 @@ def test_every_batch_has_a_documented_length(service: httpx.Client) -> None:
     document = service.get("/openapi.json").json()
     for name in ("EnrolmentBatchRequest", "ReportBatchRequest", "PlanRequest"):
         lists = [
-            one for one in document["components"]["schemas"][name]["properties"].values() if "items" in one
+            item for item in document["components"]["schemas"][name]["properties"].values() if "items" in item
         ]
         assert lists, name
-        assert all("maxItems" in one for one in lists), name
+        assert all("maxItems" in item for item in lists), name
 
 
 @pytest.fixture

@@ -45,11 +45,12 @@ def creations(service_on_each: httpx.Client) -> dict[str, Any]:
     report_all(service_on_each, list(keys))
     task = create_task(service_on_each, labels=labels)
     set_model(service_on_each, task["task_id"])
-    opened, selected = started_round(service_on_each)
+    opened, selected = started_round(service_on_each, dataset="generated")
     training = {"round_id": opened["round_id"], "client_id": next(iter(selected)), "partition": 0}
     return {
         "/clients": {"client_id": fresh_name(), "labels": {"vehicle": "bus"}},
         "/clients/batch": {"clients": [{"client_id": fresh_name()}, {}]},
+        "/cells": {"name": "North tower"},
         f"/clients/{client_id}/keys": {"name": "second"},
         "/keys": {"name": "grafana", "scope": "read"},
         "/reports": resources(client_id),
@@ -70,9 +71,13 @@ def test_every_path_that_creates_takes_an_idempotency_key(
         for parameter in operations.get("post", {}).get("parameters", ())
         if parameter["name"].lower() == "idempotency-key"
     }
+    taking.remove("/tasks/{task_id}/models/{version}/evaluations")  # for clients: test_device_participation
     tried = {"/clients/{client_id}/keys" if path.endswith("/keys") else path for path in creations}
     assert taking == (tried - {"/clients/{client_id}/keys"}) | {"/clients/{client_id}/keys", "/keys"}
-    not_creating = {"/plans", "/tasks/{task_id}/cancel", "/rounds/{round_id}/close", "/oauth2/token"}
+    not_creating = {"/plans", "/tasks/{task_id}/cancel", "/tasks/{task_id}/finish"}
+    not_creating |= {"/rounds/{round_id}/close", "/rounds/{round_id}/decline", "/oauth2/token"}
+    not_creating.add("/rounds/{round_id}/ready")
+    not_creating.add("/tasks/{task_id}/models/{version}/evaluations")
     assert {path for path, operations in document["paths"].items() if "post" in operations} == (
         taking | not_creating
     )

@@ -1,5 +1,9 @@
 """Keys of operators and clients, over real HTTP."""
 
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +15,16 @@ from tests.integration.cell import (
     UNKNOWN_KEY,
     as_client,
     assert_problem,
+    create_task,
     enrol_one,
     fresh_name,
     report,
-    resources,
     without_key,
 )
-from tests.integration.rounds_setup import eventually
-from tests.running_service import running_service
+from tests.integration.rounds_setup import event_stream, eventually
+from tests.running_service import OPERATOR_KEY, running_service
+
+ENDS_WITHIN_S = 60.0
 
 
 def make_key(service: httpx.Client, scope: str, **fields: str) -> dict[str, Any]:
@@ -38,6 +44,27 @@ def find_key(service: httpx.Client, key_id: str) -> dict[str, Any]:
                 found: dict[str, Any] = key
                 return found
         url = response.links["next"]["url"]
+
+
+@contextmanager
+def following(service: httpx.Client, key: str, **filters: str) -> Iterator[Future[list[str]]]:
+    """A stream of events that has begun; what follows its first line, once it has ended."""
+    began = threading.Event()
+
+    def follow() -> list[str]:
+        with as_client(service, key) as listener, listener.stream("GET", "/events", params=filters) as stream:
+            lines = stream.iter_lines()
+            assert next(lines).startswith("id: ")
+            began.set()
+            return list(lines)
+
+    threads = ThreadPoolExecutor(1)
+    try:
+        stream = threads.submit(follow)
+        assert began.wait(timeout=ENDS_WITHIN_S)
+        yield stream
+    finally:
+        threads.shutdown(wait=False)
 
 
 def test_a_read_key_looks_and_does_not_act(service_on_each: httpx.Client) -> None:
@@ -74,16 +101,45 @@ def test_a_revoked_key_is_good_for_nothing_at_once(service_on_each: httpx.Client
 
 
 def test_a_key_that_one_process_revokes_ends_in_the_others(tmp_path: Path) -> None:
-    with running_service(tmp_path) as one, running_service(tmp_path) as other:
-        key = make_key(one, "read")
-        client_id, client_key = enrol_one(one)
+    with running_service(tmp_path) as first, running_service(tmp_path) as other:
+        key = make_key(first, "read")
+        client_id, client_key = enrol_one(first)
         with as_client(other, key["api_key"]) as reader, as_client(other, client_key) as client:
             assert reader.get("/clients").status_code == 200
             report(client, client_id)
-            assert one.delete(f"/keys/{key['key_id']}").status_code == 204
-            assert one.delete(f"/clients/{client_id}").status_code == 204
+            assert first.delete(f"/keys/{key['key_id']}").status_code == 204
+            assert first.delete(f"/clients/{client_id}").status_code == 204
             eventually(lambda: reader.get("/clients").status_code == 401)
             eventually(lambda: client.get("/assignments").status_code == 401)
+
+
+def test_a_revoked_key_ends_its_open_event_stream(service_on_each: httpx.Client) -> None:
+    """Also one that waits for the events of a task to which nothing happens."""
+    task_id = create_task(service_on_each)["task_id"]
+    for filters in ({}, {"task_id": task_id}):
+        key = make_key(service_on_each, "read")
+        with following(service_on_each, key["api_key"], **filters) as stream:
+            assert service_on_each.delete(f"/keys/{key['key_id']}").status_code == 204
+            told = stream.result(timeout=ENDS_WITHIN_S)
+        assert not any("data:" in line for line in told), told
+
+
+def test_a_stream_ends_when_another_process_revokes_its_key(tmp_path: Path) -> None:
+    with running_service(tmp_path) as first, running_service(tmp_path) as other:
+        key = make_key(first, "read")
+        with following(other, key["api_key"]) as stream:
+            assert first.delete(f"/keys/{key['key_id']}").status_code == 204
+            stream.result(timeout=ENDS_WITHIN_S)
+
+
+def test_other_streams_go_on_when_a_key_is_revoked(service: httpx.Client) -> None:
+    key, other = make_key(service, "read"), make_key(service, "read")
+    with event_stream(service) as events:
+        assert service.delete(f"/keys/{key['key_id']}").status_code == 204
+        revoked = next(event for event in events if event["kind"] == "key.revoked")
+        assert revoked["data"] == {"key_id": key["key_id"]}
+        assert service.delete(f"/keys/{other['key_id']}").status_code == 204
+        assert next(event for event in events if event["kind"] == "key.revoked")
 
 
 def test_a_key_can_revoke_itself(service: httpx.Client) -> None:
@@ -93,28 +149,25 @@ def test_a_key_can_revoke_itself(service: httpx.Client) -> None:
         assert holder.get("/clients").status_code == 401
 
 
-def test_a_clients_key_is_changed_without_a_gap(service_on_each: httpx.Client) -> None:
-    client_id, first = enrol_one(service_on_each)
-    with as_client(service_on_each, first) as old:
-        made = old.post(f"/clients/{client_id}/keys", json={"name": "rotated"})
-        assert made.status_code == 201
-        second = made.json()
-        assert (second["client_id"], second["scope"], second["name"]) == (client_id, "client", "rotated")
-        with as_client(service_on_each, second["api_key"]) as new:
-            report(old, client_id)
-            report(new, client_id)
-            first_id = first.split("_")[1]
-            assert service_on_each.delete(f"/keys/{first_id}").status_code == 204
-            assert_problem(old.post("/reports", json=resources(client_id)), 401, "UNAUTHENTICATED")
-            report(new, client_id)
-
-
 def test_an_operator_gives_a_client_a_further_key(service: httpx.Client) -> None:
     client_id, _ = enrol_one(service)
     made = service.post(f"/clients/{client_id}/keys", json={}).json()
     with as_client(service, made["api_key"]) as client:
         report(client, client_id)
     assert find_key(service, made["key_id"])["client_id"] == client_id
+
+
+def test_operator_keys_are_refused_where_the_proxy_says_that_devices_come(service: httpx.Client) -> None:
+    client_id, key = enrol_one(service)
+    headers = {"Fedcs-Client-Keys-Only": "1"}
+    for refused in ({}, {"Authorization": f"Bearer {make_key(service, 'read')['api_key']}"}):
+        assert_problem(service.get("/rounds", headers=headers | refused), 403, "FORBIDDEN")
+    form = {"grant_type": "client_credentials", "client_id": "operator", "client_secret": OPERATOR_KEY}
+    with without_key(service) as caller:
+        assert_problem(caller.post("/oauth2/token", data=form, headers=headers), 403, "FORBIDDEN")
+    with as_client(service, key) as client:
+        assert client.get("/rounds", headers=headers).status_code == 200
+    assert service.get(f"/clients/{client_id}").status_code == 200
 
 
 def test_a_client_makes_no_key_for_another(service: httpx.Client) -> None:
@@ -201,7 +254,7 @@ def test_no_key_is_to_be_found_in_the_data_directory(tmp_path: Path) -> None:
         made = service.post("/keys", json={"scope": "manage"}, headers={"Idempotency-Key": "key"}).json()
         path = f"/clients/{enrolled['client_id']}/keys"
         further = service.post(path, json={}, headers={"Idempotency-Key": "further"}).json()
-        texts = [one["api_key"] for one in (enrolled, *batch.json()["clients"], made, further)]
+        texts = [item["api_key"] for item in (enrolled, *batch.json()["clients"], made, further)]
         with as_client(service, made["api_key"]) as manager:
             again = manager.post("/keys", json={"scope": "read"}, headers={"Idempotency-Key": "again"})
             texts.append(again.json()["api_key"])

@@ -4,21 +4,22 @@ import asyncio
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import httpx
 import pytest
 
 from client_sim import load_test
-from client_sim.api_client import ApiError, AsyncApi
-from client_sim.load_latency import Operation
-from client_sim.load_report import LoadReport
-from client_sim.load_settings import LoadSettings
-from client_sim.load_test import LoadProgress, run_load_test
+from client_sim.load_report import LoadReport, Operation
+from client_sim.load_test import LoadProgress, LoadSettings, run_load_test
+from fedcs_client.api import ApiError, AsyncApi
+from fedcs_client.endpoints import Call
 from services.errors import FedCSError
 from tests.integration.cell import UNKNOWN_KEY
 from tests.running_service import OPERATOR_KEY, running_service, service_process
 from tests.running_stack import Stack, running_stack
 
+Answer = TypeVar("Answer")
 TOO_MANY = "429 Too Many Requests"
 
 
@@ -39,7 +40,7 @@ def put_under_load(
     key: str = OPERATOR_KEY,
 ) -> LoadReport:
     async def run() -> LoadReport:
-        async with AsyncApi(str(url), key, patience_s=0) as api:
+        async with AsyncApi(str(url), key, retry_timeout_s=0) as api:
             return await run_load_test(api, settings, on_tick)
 
     return asyncio.run(run())
@@ -49,14 +50,17 @@ def clients_enrolled(service: httpx.Client) -> int:
     return int(service.get("/clients").headers["X-Total-Count"])
 
 
-def test_hundreds_of_clients_without_an_error(stack: Stack) -> None:
+@pytest.mark.parametrize(
+    ("clients", "duration_s"), [(40, 2), pytest.param(200, 5, marks=pytest.mark.long)], ids=["few", "many"]
+)
+def test_many_clients_without_an_error(clients: int, duration_s: int, stack: Stack) -> None:
     settings = LoadSettings(
-        clients=200,
-        duration_s=5,
+        clients=clients,
+        duration_s=duration_s,
         report_every_s=1,
         round_every_s=1,
         model_bytes=20_000,
-        long_polls=50,
+        long_polls=clients // 4,
         poll_wait_s=2,
     )
     ticks: list[LoadProgress] = []
@@ -64,17 +68,18 @@ def test_hundreds_of_clients_without_an_error(stack: Stack) -> None:
 
     assert {name: figures.errors for name, figures in report.operations.items() if figures.errors} == {}
     figures = report.operations
-    assert figures[Operation.REPORT].count == 200 * 5
-    assert sum(figures[Operation.REPORT].per_10_s) == 200 * 5
-    assert figures[Operation.LONG_POLL].count >= 50
+    assert figures[Operation.REPORT].count == clients * duration_s
+    assert sum(figures[Operation.REPORT].per_10_s) == clients * duration_s
+    assert figures[Operation.LONG_POLL].count >= clients // 4
     assert report.rounds == figures[Operation.OPEN_ROUND].count == figures[Operation.AGGREGATION].count >= 1
-    assert figures[Operation.DOWNLOAD].count == figures[Operation.UPLOAD].count >= 10 * report.rounds
+    assert figures[Operation.DOWNLOAD].count == figures[Operation.UPLOAD].count
+    assert figures[Operation.UPLOAD].count >= clients // 20 * report.rounds
     assert not report.ended_early
 
     task = stack.service.get("/tasks").json()[0]
     assert (task["name"], task["state"], task["model_version"]) == ("load test", "cancelled", report.rounds)
     rounds = stack.service.get(f"/tasks/{task['task_id']}/metrics").json()["rounds"]
-    assert sum(one["received"] for one in rounds) == figures[Operation.UPLOAD].count
+    assert sum(round_["received"] for round_ in rounds) == figures[Operation.UPLOAD].count
 
     assert report.memory is not None
     assert len(report.memory.samples) >= 2
@@ -85,13 +90,34 @@ def test_hundreds_of_clients_without_an_error(stack: Stack) -> None:
     assert max(tick.answers for tick in ticks) > 0
 
 
+class InterruptedApi(AsyncApi):
+    """Enrols clients, and is interrupted before it has the answer."""
+
+    async def send(self, call: Call[Answer], key: str | None = None) -> Answer:
+        answer = await super().send(call, key)
+        if call.path == "/clients/batch":
+            raise asyncio.CancelledError
+        return answer
+
+
+def test_interrupted_while_it_enrols_it_leaves_no_clients(stack: Stack) -> None:
+    async def run() -> None:
+        async with InterruptedApi(str(stack.service.base_url), OPERATOR_KEY, retry_timeout_s=0) as api:
+            await run_load_test(api, LoadSettings(clients=50, duration_s=60, long_polls=10), ignore)
+
+    before = clients_enrolled(stack.service)
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(run())
+    assert clients_enrolled(stack.service) == before
+
+
 def test_cancelled_it_tells_what_it_has(stack: Stack) -> None:
     settings = LoadSettings(
         clients=50, duration_s=60, report_every_s=1, round_every_s=30, long_polls=10, keep_clients=True
     )
 
     async def run() -> LoadReport:
-        async with AsyncApi(str(stack.service.base_url), OPERATOR_KEY, patience_s=0) as api:
+        async with AsyncApi(str(stack.service.base_url), OPERATOR_KEY, retry_timeout_s=0) as api:
             load = asyncio.create_task(run_load_test(api, settings, lambda tick: stop(tick, load)))
             return await load
 
@@ -136,12 +162,12 @@ def test_a_service_killed_in_the_middle(tmp_path: Path) -> None:
     with service_process(tmp_path, tmp_path / "log") as (service, process):
 
         def kill(tick: LoadProgress) -> None:
-            if tick.elapsed_s >= 1:
+            if tick.elapsed_s >= 1 and tick.answers >= 20:
                 process.kill()
 
         report = put_under_load(service.base_url, settings, kill)
     reports = report.operations[Operation.REPORT]
-    assert reports.count >= 20
+    assert reports.count > 0
     assert reports.count + sum(reports.errors.values()) == 40 * 4  # none is left out
     assert "ConnectionRefusedError" in reports.errors
     assert report.operations[Operation.EVENTS].errors

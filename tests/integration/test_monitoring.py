@@ -63,6 +63,7 @@ def test_all_metrics_are_there_with_their_types(service_on_each: httpx.Client) -
         "fedcs_oldest_unpublished_job_seconds": "gauge",
         "fedcs_updates": "counter",
         "fedcs_upload_bytes": "counter",
+        "fedcs_upload_bytes_saved": "counter",
         "fedcs_slot_lateness_seconds": "histogram",
         "fedcs_lease_expiries": "counter",
         "fedcs_http_request_seconds": "histogram",
@@ -73,7 +74,13 @@ def test_alarms_can_be_set_before_anything_happened(service_on_each: httpx.Clien
     metrics = Metrics(service_on_each)
     assert metrics.labels("fedcs_rounds", "state") == {state.value for state in RoundState}
     assert metrics.labels("fedcs_tasks", "state") == {state.value for state in TaskState}
-    assert metrics.labels("fedcs_updates_total", "outcome") == {"received", "repeated", "late", "rejected"}
+    assert metrics.labels("fedcs_updates_total", "outcome") == {
+        "received",
+        "repeated",
+        "late",
+        "rejected",
+        "declined",
+    }
     assert metrics.labels("fedcs_lease_expiries_total", "kind") == {kind.value for kind in JobKind}
 
 
@@ -117,7 +124,7 @@ def test_updates_are_counted_by_what_became_of_them(service_on_each: httpx.Clien
     assert rises == {"received": 1, "repeated": 1, "late": 1, "rejected": 1}
     uploaded = after.value("fedcs_upload_bytes_total") - before.value("fedcs_upload_bytes_total")
     assert uploaded == len(make_model(seed=1))
-    slot = next(one for one in opened["schedule"]["slots"] if one["client_id"] == in_time)
+    slot = next(item for item in opened["schedule"]["slots"] if item["client_id"] == in_time)
     lateness_s = elapsed_s - slot["window_end_s"]
     assert 1 < lateness_s < 300
     name = "fedcs_slot_lateness_seconds"

@@ -96,7 +96,7 @@ def test_a_page_outside_the_limits_is_refused(
     path: str, name: str, value: str, service: httpx.Client
 ) -> None:
     problem = assert_problem(service.get(path, params={name: value}), 422, "INVALID_REQUEST")
-    assert [one["param"] for one in problem["invalid_params"]] == [name]
+    assert [param["param"] for param in problem["invalid_params"]] == [name]
 
 
 @pytest.mark.parametrize("path", LISTS)

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from services.contract.plans import PlanResponse
-from services.domain.greedy import costs_ns
 from services.domain.nanoseconds import NEVER_NS
 from services.domain.resources import LocalWork, ResourceReports, estimate_times
+from services.domain.selection import POLICIES
+from services.domain.selection.fedcs import costs_ns
 from tests.integration.plan_requests import candidate, cell, example
 from tests.running_service import running_service
 
@@ -46,16 +47,46 @@ def test_slots_follow_from_the_request(service: httpx.Client) -> None:
     assert len(plan["slots"]) + len(plan["not_selected"]) == 100
 
 
-@pytest.mark.parametrize("policy", ["fedcs", "optimal", "fedlim", "fl"])
+@pytest.mark.parametrize("policy", list(POLICIES))
 def test_every_policy_answers(policy: str, service: httpx.Client) -> None:
     plan = service.post("/plans", json=cell(200, policy=policy, seed=5)).json()
     assert plan["policy"] == policy
     assert plan["upper_bound_exact"] is True
     selected = len(plan["slots"])
     assert selected == 200 if policy == "fl" else 0 < selected <= plan["upper_bound"]
-    assert {one["cost_s"] is None for one in plan["not_selected"]} <= {policy != "fedcs"}
+    assert {item["cost_s"] is None for item in plan["not_selected"]} <= {policy != "fedcs"}
     if policy == "optimal":
         assert selected == plan["upper_bound"]
+
+
+@pytest.mark.parametrize("policy", list(POLICIES))
+def test_downloads_of_another_size_change_the_distribution(policy: str, service: httpx.Client) -> None:
+    request = cell(100, policy=policy, model_size_bytes=4_000_000)
+    same = service.post("/plans", json=request).json()
+    sizes = {"upload_size_bytes": 4_000_000, "download_size_bytes": 4_000_000}
+    assert {name: same[name] for name in sizes} == sizes
+    assert service.post("/plans", json=request | sizes | {"model_size_bytes": 1}).json() == same
+
+    plan = service.post("/plans", json=request | {"download_size_bytes": 2_000_000}).json()
+    assert (plan["upload_size_bytes"], plan["download_size_bytes"]) == (4_000_000, 2_000_000)
+    slowest_s = max(slot["upload_s"] for slot in plan["slots"])
+    assert plan["distribution_s"] == pytest.approx(slowest_s / 2, abs=1e-8)
+    assert plan["upper_bound"] >= same["upper_bound"]
+
+    smaller = service.post("/plans", json=request | {"upload_size_bytes": 1_000_000}).json()
+    assert (smaller["upload_size_bytes"], smaller["download_size_bytes"]) == (1_000_000, 4_000_000)
+    slowest_s = max(slot["upload_s"] for slot in smaller["slots"])
+    assert smaller["distribution_s"] == pytest.approx(4 * slowest_s, abs=1e-8)
+
+
+def test_policies_are_listed_for_any_key(service: httpx.Client) -> None:
+    listed = service.get("/policies").json()
+    assert [item["name"] for item in listed] == list(POLICIES)
+    assert [item["name"] for item in listed if not item["honours_deadline"]] == ["fl"]
+    assert all(item["summary"] and item["parameters"] == [] for item in listed)
+    client = service.post("/clients", json={}).json()
+    headers = {"Authorization": f"Bearer {client['api_key']}"}
+    assert service.get("/policies", headers=headers).json() == listed
 
 
 def test_a_hundred_thousand_candidates_are_answered_correctly(service: httpx.Client) -> None:
@@ -82,7 +113,7 @@ def test_a_hundred_thousand_candidates_are_answered_correctly(service: httpx.Cli
     assert len(plan["not_selected"]) == 100_000 - len(expected)
 
 
-def test_a_client_without_data_is_left_out(service: httpx.Client) -> None:
+def test_a_client_without_data_is_not_selected(service: httpx.Client) -> None:
     request = example() | {"candidates": [candidate("empty", data_samples=0), candidate("full")]}
     plan = service.post("/plans", json=request | {"round_deadline_s": 1000}).json()
     assert [slot["client_id"] for slot in plan["slots"]] == ["full"]
@@ -127,7 +158,7 @@ def test_a_bad_report_is_named(change: dict[str, Any], param: str, service: http
     bad = candidate(**({"client_id": "c2"} | change))
     response = _post_json(service, example() | {"candidates": [candidate("c1"), bad]})
     problem = assert_problem(response, 422, "INVALID_REQUEST")
-    assert [one["param"] for one in problem["invalid_params"]] == [param]
+    assert [item["param"] for item in problem["invalid_params"]] == [param]
 
 
 @pytest.mark.parametrize(
@@ -140,6 +171,12 @@ def test_a_bad_report_is_named(change: dict[str, Any], param: str, service: http
         ({"selection_s": -1}, "/selection_s"),
         ({"aggregation_s": -0.1}, "/aggregation_s"),
         ({"model_size_bytes": 0}, "/model_size_bytes"),
+        ({"upload_size_bytes": 0}, "/upload_size_bytes"),
+        ({"download_size_bytes": 10**14}, "/download_size_bytes"),
+        ({"download_size_bytes": "1000"}, "/download_size_bytes"),
+        ({"policy_parameters": {"bold/ness": 1}}, "/policy_parameters/bold~1ness"),
+        ({"policy_parameters": []}, "/policy_parameters"),
+        ({"policy": "random", "policy_parameters": {"boldness": 1}}, "/policy"),
         ({"local_epochs": 0}, "/local_epochs"),
         ({"resource_blocks": 0}, "/resource_blocks"),
         ({"report_resource_blocks": 0}, "/report_resource_blocks"),
@@ -153,7 +190,7 @@ def test_a_bad_report_is_named(change: dict[str, Any], param: str, service: http
 )
 def test_bad_terms_are_named(change: dict[str, Any], param: str, service: httpx.Client) -> None:
     problem = assert_problem(_post_json(service, example() | change), 422, "INVALID_REQUEST")
-    assert [one["param"] for one in problem["invalid_params"]] == [param]
+    assert [item["param"] for item in problem["invalid_params"]] == [param]
 
 
 def test_one_candidate_too_many(service: httpx.Client) -> None:
@@ -190,10 +227,20 @@ def test_another_content_type_is_refused(service: httpx.Client) -> None:
     assert_problem(response, 415, "UNSUPPORTED_MEDIA_TYPE")
 
 
-def test_a_schedule_that_never_ends_is_refused(service: httpx.Client) -> None:
-    request = example() | {"policy": "fl", "candidates": [candidate(throughput_bps=1e-300)]}
-    assert_problem(service.post("/plans", json=request), 422, "SCHEDULE_TOO_LONG")
-    assert service.post("/plans", json=request | {"policy": "fedcs"}).json()["slots"] == []
+def test_a_client_that_would_never_finish_is_not_selected(service: httpx.Client) -> None:
+    request = cell(20, policy="fl")
+    request["candidates"].insert(7, candidate("never", throughput_bps=1e-300))
+    request["candidates"].append(candidate("never-updates", compute_samples_per_s=1e-300))
+    plan = service.post("/plans", json=request).json()
+    assert len(plan["slots"]) == 20
+    too_slow = {"reason": "TOO_SLOW", "cost_s": None}
+    assert plan["not_selected"] == [
+        {"client_id": "never", **too_slow},
+        {"client_id": "never-updates", **too_slow},
+    ]
+    with_deadline = service.post("/plans", json=request | {"policy": "fedcs"}).json()
+    reasons = {item["client_id"]: item["reason"] for item in with_deadline["not_selected"]}
+    assert reasons["never"] == reasons["never-updates"] == "DEADLINE"
 
 
 @pytest.mark.parametrize("header", [None, "Bearer wrong", "Bearer", "Basic dGVzdA==", "nonsense"])

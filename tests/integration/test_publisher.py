@@ -2,7 +2,7 @@
 
 import base64
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -10,11 +10,12 @@ import pytest
 import redis
 
 from services.domain.jobs import Job, JobKind
+from services.settings import ProcessSettings
 from services.storage.database import Database
 from services.storage.migration import migrate
-from tests.integration.storage import given
+from tests.integration.storage import factories
 from tests.redis_server import redis_server
-from trainer_worker.publisher import BrokerAwayError, Publisher
+from trainer_worker.publisher import BrokerUnavailableError, Publisher
 
 LONG = timedelta(seconds=31)
 
@@ -42,7 +43,7 @@ def database(tmp_path: Path) -> Iterator[Database]:
 
 @pytest.fixture
 def publisher(port: int) -> Publisher:
-    return Publisher(f"redis://127.0.0.1:{port}/0")
+    return Publisher(ProcessSettings(broker_url=f"redis://127.0.0.1:{port}/0"))
 
 
 def _told(broker: redis.Redis, queue: str = "train") -> list[str]:
@@ -53,7 +54,7 @@ def _told(broker: redis.Redis, queue: str = "train") -> list[str]:
 
 def _new_job(database: Database, kind: JobKind = JobKind.INITIALIZE_MODEL) -> str:
     with database.unit_of_work() as uow:
-        task = uow.tasks.add(given.terms(), datetime.now(UTC))
+        task = uow.tasks.add(factories.terms(), datetime.now(UTC))
         job = uow.jobs.add(kind, {"of": task.task_id}, task_serial=task.serial, now=datetime.now(UTC))
         uow.commit()
     return job.job_id
@@ -120,9 +121,9 @@ def test_who_is_new_to_a_broker_tells_again_at_once_what_it_may_have_lost(
     waiting = [_new_job(database) for _ in range(3)]
     publisher.publish_waiting(database)
     broker.flushall()
-    Publisher(f"redis://127.0.0.1:{port}/0").publish_waiting(database)
+    Publisher(ProcessSettings(broker_url=f"redis://127.0.0.1:{port}/0")).publish_waiting(database)
     assert _told(broker) == waiting
-    Publisher(f"redis://127.0.0.1:{port}/0").publish_waiting(database)
+    Publisher(ProcessSettings(broker_url=f"redis://127.0.0.1:{port}/0")).publish_waiting(database)
     assert _told(broker) == waiting, "messages wait: nothing is lost"
 
 
@@ -151,11 +152,11 @@ def test_a_job_that_is_not_waiting_is_not_told_of(
 def test_while_the_broker_is_away_nothing_counts_as_told(tmp_path: Path, database: Database) -> None:
     job_id = _new_job(database)
     with redis_server(tmp_path) as (port, process):
-        publisher = Publisher(f"redis://127.0.0.1:{port}/0")
+        publisher = Publisher(ProcessSettings(broker_url=f"redis://127.0.0.1:{port}/0"))
         assert publisher.state() == "ok"
         process.kill()
         process.wait()
-        with pytest.raises(BrokerAwayError):
+        with pytest.raises(BrokerUnavailableError):
             publisher.publish_waiting(database)
         assert publisher.state().startswith("not reached")
     assert _get(database, job_id).published_at is None
@@ -168,13 +169,13 @@ def test_a_broker_that_goes_while_it_is_asked_is_away_and_new_when_it_is_back(
     tmp_path: Path, database: Database
 ) -> None:
     with redis_server(tmp_path) as (port, server):
-        publisher = Publisher(f"redis://127.0.0.1:{port}/0")
+        publisher = Publisher(ProcessSettings(broker_url=f"redis://127.0.0.1:{port}/0"))
         job_id = _new_job(database)
         publisher.publish_waiting(database)
         _told_long_ago(database, job_id)
         server.kill()
         server.wait()
-        with pytest.raises(BrokerAwayError):
+        with pytest.raises(BrokerUnavailableError):
             publisher.publish_waiting(database)
     with redis_server(tmp_path, port), redis.Redis(port=port, decode_responses=True) as broker:
         publisher.publish_waiting(database)
@@ -183,7 +184,50 @@ def test_a_broker_that_goes_while_it_is_asked_is_away_and_new_when_it_is_back(
 
 def test_without_a_broker_jobs_wait(database: Database) -> None:
     job_id = _new_job(database)
-    publisher = Publisher(None)
+    publisher = Publisher(ProcessSettings())
     publisher.publish_waiting(database)
     assert publisher.state() == "not set up"
     assert _get(database, job_id).published_at is None
+
+
+class _QuickWorker(Publisher):
+    """Its messages are answered before it has returned from sending them."""
+
+    database: Database
+
+    def _send(self, jobs: Sequence[Job]) -> None:
+        super()._send(jobs)
+        with self.database.unit_of_work() as uow:
+            uow.jobs.mark_unpublished([job.job_id for job in jobs])
+            uow.commit()
+
+
+def test_a_job_that_a_worker_puts_back_at_once_is_told_of_again(
+    database: Database, broker: redis.Redis, port: int
+) -> None:
+    job_id = _new_job(database)
+    publisher = _QuickWorker(ProcessSettings(broker_url=f"redis://127.0.0.1:{port}/0"))
+    publisher.database = database
+    publisher.publish_waiting(database)
+    publisher.publish_waiting(database)
+    assert _told(broker) == [job_id, job_id]
+
+
+class _LostBroker(Publisher):
+    """It reaches its broker, and loses it while it sends."""
+
+    def _send(self, jobs: Sequence[Job]) -> None:
+        super()._send(jobs[:1])
+        raise ConnectionResetError
+
+
+def test_jobs_that_could_not_be_told_of_count_as_not_told_of(
+    database: Database, broker: redis.Redis, port: int
+) -> None:
+    settings = ProcessSettings(broker_url=f"redis://127.0.0.1:{port}/0")
+    told = [_new_job(database), _new_job(database)]
+    with pytest.raises(BrokerUnavailableError):
+        _LostBroker(settings).publish_waiting(database)
+    assert _told(broker) == told[:1]
+    Publisher(settings).publish_waiting(database)
+    assert _told(broker) == [told[0], *told]

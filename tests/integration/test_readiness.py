@@ -1,5 +1,6 @@
 """``GET /readyz`` when what the service depends on comes and goes."""
 
+from datetime import timedelta
 from pathlib import Path
 
 import redis
@@ -10,6 +11,7 @@ from services.storage.database import Database
 from services.storage.migration import downgrade, migrate
 from tests.databases import new_database
 from tests.integration.cell import assert_problem, create_task
+from tests.integration.storage import factories
 from tests.redis_server import eventually, redis_server
 from tests.running_service import running_service
 
@@ -28,6 +30,7 @@ def test_without_its_broker_the_service_is_degraded_and_still_takes_work(tmp_pat
                     "disk": "ok",
                     "model_store": "ok",
                     "broker": "ok",
+                    "workers": "none is running",
                 },
             }
             queue = QUEUES[JobKind.INITIALIZE_MODEL]
@@ -82,4 +85,37 @@ def test_not_ready_while_the_database_has_an_older_shape(tmp_path: Path) -> None
         migrate(database)
         assert service.get("/readyz").status_code == 200
         assert service.post("/clients", json={}).status_code == 201
+        database.close()
+
+
+def test_a_worker_that_cannot_do_all_jobs_is_named_with_its_host(tmp_path: Path) -> None:
+    with (
+        redis_server(tmp_path) as (port, _),
+        running_service(tmp_path / "data", broker_url=f"redis://127.0.0.1:{port}/0") as service,
+    ):
+        database = Database(f"sqlite:///{tmp_path}/data/fedcs.sqlite")
+
+        def workers_say(life: timedelta, **problems: list[str]) -> tuple[str, str]:
+            now = database.now()
+            with database.unit_of_work() as uow:
+                for host, of_host in problems.items():
+                    uow.workers.report(factories.worker(host), of_host, now, now + life)
+                uow.commit()
+            ready = service.get("/readyz")
+            assert ready.status_code == 200
+            return ready.json()["status"], ready.json()["checks"]["workers"]
+
+        minute = timedelta(minutes=1)
+        assert workers_say(minute) == ("ready", "none is running")
+        assert workers_say(minute, good=[], bad=[]) == ("ready", "ok")
+        assert workers_say(minute, bad=["no folder"]) == ("degraded", "bad (process 4711): no folder")
+        assert workers_say(minute, bad=[]) == ("ready", "ok")
+        assert workers_say(timedelta(microseconds=1), bad=["no folder"]) == ("ready", "ok"), "it is dead"
+        create_task(service)
+        now = database.now()
+        with database.unit_of_work() as uow:
+            (job,) = uow.jobs.to_publish(now, timedelta(0), most=1)
+            uow.refusals.add(job.job_id, "worker-good", "no memory", now, now + minute)
+            uow.commit()
+        assert workers_say(minute) == ("degraded", "good (process 4711): no memory")
         database.close()

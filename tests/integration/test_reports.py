@@ -21,7 +21,7 @@ from tests.integration.cell import (
     report,
     resources,
 )
-from tests.running_service import service_process
+from tests.running_service import running_service, service_process
 
 
 def history(service: httpx.Client, client_id: str) -> list[dict[str, Any]]:
@@ -55,6 +55,7 @@ def test_a_report_is_answered_as_it_is_kept(service_on_each: httpx.Client) -> No
             "compute_samples_per_s": 50,
             "data_samples": 200,
             "report_resource_blocks": 25,
+            "cell_id": None,
             "observed_at": "2026-01-01T12:00:00.123456Z",
             "radio": {"sinr": 40},
         }
@@ -86,7 +87,7 @@ def test_the_history_is_newest_first_by_observation(service_on_each: httpx.Clien
     for number, observed_at in enumerate(("12:00:02", "12:00:01", "12:00:03", "12:00:02")):
         report(service_on_each, client_id, data_samples=number, observed_at=f"2026-01-01T{observed_at}Z")
     report(service_on_each, client_id, data_samples=4)
-    assert [one["data_samples"] for one in history(service_on_each, client_id)] == [4, 2, 3, 0, 1]
+    assert [event["data_samples"] for event in history(service_on_each, client_id)] == [4, 2, 3, 0, 1]
 
 
 @pytest.mark.parametrize("ahead", [timedelta(seconds=30), timedelta(days=3650)])
@@ -115,7 +116,7 @@ def test_what_is_no_moment_is_refused(observed_at: object, service: httpx.Client
     client_id, _ = enrol_one(service)
     response = service.post("/reports", json=resources(client_id, observed_at=observed_at))
     problem = assert_problem(response, 422, "INVALID_REQUEST")
-    assert [one["param"] for one in problem["invalid_params"]] == ["/observed_at"]
+    assert [item["param"] for item in problem["invalid_params"]] == ["/observed_at"]
 
 
 def test_a_report_of_an_unknown_client_or_task_is_refused(service_on_each: httpx.Client) -> None:
@@ -141,7 +142,7 @@ RADIO = RadioModel(resource_blocks=25)
         ({"rsrp": 40}, throughput_from_rsrp(RADIO, 40)),
         ({"rsrp": 40, "sinr": 66}, throughput_from_sinr(RADIO, 66)),
         ({"rsrp": 40, "sinr": 66, "ul_nongbr_throughput_ue": 1}, 1000),
-        ({"rsrp": 40, "sinr": 66, "ul_nongbr_throughput_ue": 1, "throughput_bps": 7}, 7),
+        ({"rsrp": 40, "sinr": 66, "ul_nongbr_throughput_ue": 1, "throughput_bps": 700}, 700),
         ({"throughput_bps": None, "sinr": None, "rsrp": 40}, throughput_from_rsrp(RADIO, 40)),
         ({"sinr": 0}, throughput_from_sinr(RADIO, 0)),
         ({"rsrp": 0}, throughput_from_rsrp(RADIO, 0)),
@@ -173,7 +174,7 @@ def test_a_report_needs_a_throughput_or_what_it_follows_from(
     client_id, _ = enrol_one(service)
     response = service.post("/reports", json=resources(client_id, **({"throughput_bps": ...} | given)))
     problem = assert_problem(response, 422, "INVALID_REQUEST")
-    assert [one["param"] for one in problem["invalid_params"]] == ["/throughput_bps"]
+    assert [item["param"] for item in problem["invalid_params"]] == ["/throughput_bps"]
 
 
 @pytest.mark.parametrize(
@@ -182,15 +183,21 @@ def test_a_report_needs_a_throughput_or_what_it_follows_from(
         ("throughput_bps", 0),
         ("throughput_bps", -1),
         ("throughput_bps", 1.1e15),
+        ("throughput_bps", 1e-300),
+        ("throughput_bps", 99.9),
+        ("throughput_bps", 100.1e9),
         ("throughput_bps", "1000"),
         ("throughput_bps", True),
         ("throughput_bps", float("nan")),
         ("throughput_bps", float("inf")),
         ("compute_samples_per_s", 0),
+        ("compute_samples_per_s", 0.00099),
+        ("compute_samples_per_s", 1.01e7),
         ("compute_samples_per_s", None),
         ("compute_samples_per_s", ...),
         ("data_samples", -1),
         ("data_samples", 1.5),
+        ("data_samples", 10**9 + 1),
         ("data_samples", 10**12 + 1),
         ("data_samples", ...),
         ("report_resource_blocks", 0),
@@ -218,18 +225,19 @@ def test_a_bad_report_is_named(name: str, value: object, service: httpx.Client) 
         content = json.dumps(body)
         response = service.post(path, content=content, headers={"Content-Type": "application/json"})
         problem = assert_problem(response, 422, "INVALID_REQUEST")
-        assert [one["param"] for one in problem["invalid_params"]] == [param]
+        assert [item["param"] for item in problem["invalid_params"]] == [param]
     assert history(service, client_id) == []
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("throughput_bps", 5e-324),
-        ("throughput_bps", 1e15),
-        ("compute_samples_per_s", 1e15),
+        ("throughput_bps", 100),
+        ("throughput_bps", 100e9),
+        ("compute_samples_per_s", 0.001),
+        ("compute_samples_per_s", 1e7),
         ("data_samples", 0),
-        ("data_samples", 10**12),
+        ("data_samples", 10**9),
         ("data_samples", 200.0),
         ("report_resource_blocks", 1000),
     ],
@@ -241,6 +249,72 @@ def test_the_limits_themselves_are_kept_exactly(
     report(service_on_each, client_id, **{name: value})
     (kept,) = history(service_on_each, client_id)
     assert kept[name] == value
+
+
+def test_a_radio_measurement_beyond_the_limits_is_named(service: httpx.Client) -> None:
+    client_id, key = enrol_one(service)
+    bad = resources(client_id, throughput_bps=..., ul_nongbr_throughput_ue=10**8 + 1)
+    with as_client(service, key) as client:
+        problem = assert_problem(client.post("/reports", json=bad), 422, "INVALID_REQUEST")
+    assert problem["invalid_params"] == [
+        {
+            "param": "/ul_nongbr_throughput_ue",
+            "reason": "This service accepts 100 to 1e+11 bit/s, not 1e+11",
+        }
+    ]
+    response = service.post("/reports/batch", json={"reports": [resources(client_id), bad]})
+    problem = assert_problem(response, 422, "INVALID_REQUEST")
+    assert [item["param"] for item in problem["invalid_params"]] == ["/reports/1/ul_nongbr_throughput_ue"]
+    assert history(service, client_id) == []
+    report(service, client_id, throughput_bps=..., ul_nongbr_throughput_ue=10**8)
+
+
+def test_every_figure_outside_the_limits_is_named(service: httpx.Client) -> None:
+    client_id, _ = enrol_one(service)
+    bad = resources(client_id, throughput_bps=1, compute_samples_per_s=1e9, data_samples=10**10)
+    problem = assert_problem(service.post("/reports", json=bad), 422, "INVALID_REQUEST")
+    named = [item["param"] for item in problem["invalid_params"]]
+    assert named == ["/throughput_bps", "/compute_samples_per_s", "/data_samples"]
+    many = {"reports": [bad] * 10_000}
+    problem = assert_problem(service.post("/reports/batch", json=many), 422, "INVALID_REQUEST")
+    assert len(problem["invalid_params"]) == 20
+
+
+def test_the_limits_are_settings_and_in_the_openapi_document(tmp_path: Path) -> None:
+    limits = {
+        "report_min_throughput_bps": "2500",
+        "report_max_throughput_bps": "3000000",
+        "report_min_compute_samples_per_s": "5",
+        "report_max_compute_samples_per_s": "6",
+        "report_max_data_samples": "7",
+    }
+    inside: dict[str, object] = {"throughput_bps": 2500, "compute_samples_per_s": 5, "data_samples": 7}
+    with running_service(tmp_path, **limits) as service:
+        client_id, _ = enrol_one(service)
+        report(service, client_id, **inside)
+        weak = inside | {"throughput_bps": ..., "sinr": 0, "report_resource_blocks": 1}
+        outside: list[tuple[str, dict[str, object]]] = [
+            ("throughput_bps", inside | {"throughput_bps": 2499}),
+            ("throughput_bps", inside | {"throughput_bps": 3_000_001}),
+            ("sinr", weak),
+            ("rsrp", weak | {"sinr": ..., "rsrp": 0, "report_resource_blocks": 1}),
+            ("compute_samples_per_s", inside | {"compute_samples_per_s": 4.9}),
+            ("compute_samples_per_s", inside | {"compute_samples_per_s": 6.1}),
+            ("data_samples", inside | {"data_samples": 8}),
+        ]
+        for name, changes in outside:
+            response = service.post("/reports", json=resources(client_id, **changes))
+            problem = assert_problem(response, 422, "INVALID_REQUEST")
+            assert [item["param"] for item in problem["invalid_params"]] == [f"/{name}"]
+        schema = service.get("/openapi.json").json()["components"]["schemas"]["ReportRequest"]
+    said = schema["properties"]
+    assert (said["data_samples"]["minimum"], said["data_samples"]["maximum"]) == (0, 7)
+    capability = said["compute_samples_per_s"]
+    assert (capability["minimum"], capability["maximum"]) == (5, 6)
+    throughput = said["throughput_bps"]["anyOf"][0]
+    assert (throughput["minimum"], throughput["maximum"]) == (2500, 3e6)
+    measured = said["ul_nongbr_throughput_ue"]["anyOf"][0]
+    assert (measured["minimum"], measured["maximum"]) == (2.5, 3000)
 
 
 def test_a_batch_has_one_result_for_each_report(service_on_each: httpx.Client) -> None:
@@ -267,7 +341,7 @@ def test_a_batch_has_one_result_for_each_report(service_on_each: httpx.Client) -
             {"client_id": second, "cause": None},
         ],
     }
-    assert sorted(one["data_samples"] for one in history(service_on_each, first)) == [1, 2]
+    assert sorted(event["data_samples"] for event in history(service_on_each, first)) == [1, 2]
     (kept,) = history(service_on_each, second)
     assert (kept["data_samples"], kept["radio"]) == (3, {"sinr": 60})
     assert kept["throughput_bps"] == throughput_from_sinr(RadioModel(), 60)
@@ -278,7 +352,7 @@ def test_ten_thousand_reports_come_at_once_and_not_one_more(service_on_each: htt
     asked = [resources(client_ids[number % 100], data_samples=number) for number in range(10_001)]
     response = service_on_each.post("/reports/batch", json={"reports": asked})
     problem = assert_problem(response, 422, "INVALID_REQUEST")
-    assert [one["param"] for one in problem["invalid_params"]] == ["/reports"]
+    assert [item["param"] for item in problem["invalid_params"]] == ["/reports"]
     answer = service_on_each.post("/reports/batch", json={"reports": asked[:10_000]}).json()
     assert (answer["stored"], len(answer["results"])) == (10_000, 10_000)
     assert len(history(service_on_each, client_ids[7])) == 100
@@ -291,17 +365,19 @@ def test_reports_that_come_at_once_are_all_stored(service_on_each: httpx.Client)
     with ThreadPoolExecutor(32) as pool:
         statuses = list(
             pool.map(
-                lambda one: (
-                    service_on_each.post("/reports", json=resources(one[0], data_samples=one[1])).status_code
+                lambda report_: (
+                    service_on_each.post(
+                        "/reports", json=resources(report_[0], data_samples=report_[1])
+                    ).status_code
                 ),
                 asked,
             )
         )
     assert set(statuses) == {201}
     stored = [
-        (client_id, one["data_samples"])
+        (client_id, event["data_samples"])
         for client_id in client_ids
-        for one in history(service_on_each, client_id)
+        for event in history(service_on_each, client_id)
     ]
     assert sorted(stored) == sorted(asked)
 
@@ -310,7 +386,9 @@ def test_one_bad_report_among_many_that_come_at_once_fails_alone(service_on_each
     client_ids = list(enrol(service_on_each, 20))
     asked = [*client_ids, *(fresh_name() for _ in range(20))]
     with ThreadPoolExecutor(40) as pool:
-        answers = list(pool.map(lambda one: service_on_each.post("/reports", json=resources(one)), asked))
+        answers = list(
+            pool.map(lambda report_: service_on_each.post("/reports", json=resources(report_)), asked)
+        )
     assert [answer.status_code for answer in answers] == [201] * 20 + [404] * 20
     assert all(len(history(service_on_each, client_id)) == 1 for client_id in client_ids)
 
@@ -320,9 +398,9 @@ def test_an_answered_report_outlives_the_process(tmp_path: Path) -> None:
         client_ids = list(enrol(service, 8))
         with ThreadPoolExecutor(8) as pool:
             answers = list(
-                pool.map(lambda one: service.post("/reports", json=resources(one)).json(), client_ids)
+                pool.map(lambda report_: service.post("/reports", json=resources(report_)).json(), client_ids)
             )
         process.send_signal(signal.SIGKILL)
         process.wait()
     with service_process(tmp_path, None) as (service, _):
-        assert [history(service, client_id) for client_id in client_ids] == [[one] for one in answers]
+        assert [history(service, client_id) for client_id in client_ids] == [[item] for item in answers]

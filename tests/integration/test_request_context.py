@@ -34,7 +34,7 @@ def log_lines(log_file: Path) -> list[dict[str, Any]]:
 def logged(log_file: Path, response: httpx.Response) -> dict[str, Any]:
     """The line in the log that belongs to an answer; it is written right after the answer is sent."""
     correlator = response.headers["x-correlator"]
-    until = time.monotonic() + 10
+    until = time.monotonic() + 120
     while True:
         found = [
             line

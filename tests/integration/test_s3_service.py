@@ -2,8 +2,6 @@
 
 import hashlib
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
@@ -11,7 +9,8 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from services.s3_place import S3Place
+from services.storage.model_store import S3Location
+from tests.fork_server import run_module
 from tests.integration.cell import assert_problem, create_task, make_model, set_model
 from tests.running_service import OPERATOR_KEY, running_service
 from tests.s3_server import BUCKET, S3Server
@@ -20,7 +19,7 @@ from tests.s3_server import BUCKET, S3Server
 @pytest.fixture(scope="module")
 def on_s3(tmp_path_factory: pytest.TempPathFactory, s3: S3Server) -> Iterator[httpx.Client]:
     assert s3.endpoint
-    place = S3Place(BUCKET, uuid4().hex)
+    place = S3Location(BUCKET, uuid4().hex)
     with running_service(tmp_path_factory.mktemp("data"), model_store=str(place)) as service:
         yield service
 
@@ -69,7 +68,10 @@ def test_while_s3_is_away_it_is_said_and_then_it_goes_on(on_s3: httpx.Client, s3
 
 
 NO_BUCKET = ("s3://no-such-bucket", "The model store s3://no-such-bucket cannot be used: NoSuchBucket: ")
-NO_PLACE = ("https://host/bucket", "FEDCS_MODEL_STORE: Value error, say a directory, or s3://bucket/prefix")
+NO_PLACE = (
+    "https://host/bucket",
+    "FEDCS_MODEL_STORE: Value error, must be a directory or s3://bucket/prefix",
+)
 
 
 @pytest.mark.parametrize(
@@ -86,8 +88,7 @@ def test_a_place_that_cannot_be_used_is_told_in_one_line(
         "FEDCS_DATA_DIR": str(tmp_path),
         "FEDCS_MODEL_STORE": place,
     }
-    command = [sys.executable, "-m", "operator_api", role]
-    failed = subprocess.run(command, env=environment, check=False, text=True, capture_output=True, timeout=60)
+    failed = run_module("operator_api", role, env=environment)
     assert failed.returncode == 1
     assert failed.stderr.startswith(f"fedcs: {said}")
     assert failed.stderr.count("\n") == 1

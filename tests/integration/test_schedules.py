@@ -76,6 +76,28 @@ def test_the_schedule_as_a_picture_shows_the_clients(
         assert slot["client_id"] in response.text
 
 
+def test_ids_that_are_formulas_or_hold_what_xml_cannot(service: httpx.Client) -> None:
+    end, labels = fresh_name(), {"cell": fresh_name("cell")}
+    formulas = [f"{start}{end}" for start in ("=1+", "+", "-", "@", " =", "\uff1d", "--><b>")]
+    others = [f"{start}{end}" for start in ("\ufffe", "\uffff", "\x9b", "$x^2", "a=", "\u00e9")]
+    asked = [{"client_id": client_id, "labels": labels} for client_id in formulas + others]
+    assert service.post("/clients/batch", json={"clients": asked}).status_code == 201
+    for client_id in formulas[1:] + others:
+        report(service, client_id)
+    report(service, formulas[0], compute_samples_per_s=1)
+    task = create_task(service, labels=labels)
+    set_model(service, task["task_id"])
+    opened = open_round(service, task["task_id"])
+    assert opened["selected"] == len(asked) - 1
+
+    rows = list(csv.DictReader(io.StringIO(_schedule(service, opened, "text/csv").text)))
+    assert {row["client_id"] for row in rows} == {f"'{item}" for item in formulas} | set(others)
+    assert rows[-1]["client_id"] == f"'{formulas[0]}"
+    picture = _schedule(service, opened, "image/svg+xml").text
+    assert ET.fromstring(picture).tag == "{http://www.w3.org/2000/svg}svg"
+    assert rf"\ufffe{end}" in picture
+
+
 @pytest.mark.parametrize("accept", ["application/json", "text/csv", "image/svg+xml"])
 def test_a_client_sees_its_own_slot_and_nobody_else(
     accept: str, planned: tuple[dict[str, Any], dict[str, str], str], service: httpx.Client

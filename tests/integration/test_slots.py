@@ -1,15 +1,13 @@
 """Strict slots: an upload outside of the client's own window is refused, on either clock."""
 
-import time
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import pytest
 
+from tests.in_process_service import TimedService
 from tests.integration.cell import (
     assert_problem,
-    content_digest,
     create_task,
     enrol,
     fresh_name,
@@ -19,7 +17,7 @@ from tests.integration.cell import (
     set_model,
     started_round,
 )
-from tests.integration.rounds_setup import eventually, get_round, quick_round, slot_of, upload_as
+from tests.integration.rounds_setup import get_round, quick_round, slot_of, upload_as
 
 STRICT = {"slot_enforcement": "strict", "slot_grace_s": 0.5}
 
@@ -75,9 +73,9 @@ def test_slots_that_are_not_strict_may_be_left(service: httpx.Client) -> None:
     assert response.status_code == 201
 
 
-def test_by_the_wall_clock_a_slot_opens_when_its_time_has_come(service_on_each: httpx.Client) -> None:
+def test_by_the_wall_clock_a_slot_opens_when_its_time_has_come(timed: TimedService) -> None:
     """Update 1 s, upload and distribution 0.5 s each: the window is from 1.5 s to 2 s."""
-    service, labels = service_on_each, {"cell": fresh_name("cell")}
+    service, labels = timed.client, {"cell": fresh_name("cell")}
     ((client_id, key),) = enrol(service, 1, labels).items()
     report_all(service, [client_id], throughput_bps=16_000, compute_samples_per_s=1000)
     task = create_task(
@@ -92,23 +90,25 @@ def test_by_the_wall_clock_a_slot_opens_when_its_time_has_come(service_on_each: 
     opened = open_round(service, task["task_id"])
     (slot,) = opened["schedule"]["slots"]
     assert (slot["window_start_s"], slot["window_end_s"]) == (1.5, 2)
-    answers: list[httpx.Response] = []
+    early = upload_as(service, key, opened["round_id"], client_id, fedcs_elapsed_s=None)
+    assert_problem(early, 409, "SLOT_NOT_OPEN")
+    assert early.headers["retry-after"] == "2"
+    timed.clock.advance(1.199)
+    early = upload_as(service, key, opened["round_id"], client_id, fedcs_elapsed_s=None)
+    assert_problem(early, 409, "SLOT_NOT_OPEN")
+    assert early.headers["retry-after"] == "1"
+    timed.clock.advance(0.001)
+    sent = upload_as(service, key, opened["round_id"], client_id, fedcs_elapsed_s=None)
+    assert sent.status_code == 201
+    assert slot_of(service, opened["round_id"], client_id)["elapsed_s"] == 1.2
 
-    def send() -> bool:
-        answers.append(upload_as(service, key, opened["round_id"], client_id, fedcs_elapsed_s=None))
-        return answers[-1].status_code == 201
 
-    eventually(send, timeout_s=3)
-    assert len(answers) > 1
-    for refused in answers[:-1]:
-        assert_problem(refused, 409, "SLOT_NOT_OPEN")
-    assert answers[0].headers["retry-after"] in ("1", "2")
-    assert 1.2 <= slot_of(service, opened["round_id"], client_id)["elapsed_s"] <= 2.3
-
-
-def test_by_the_wall_clock_a_slot_closes(service: httpx.Client) -> None:
-    opened, keys = quick_round(service, slot_enforcement="strict", slot_grace_s=0)
+def test_by_the_wall_clock_a_slot_closes(timed: TimedService) -> None:
+    service = timed.client
+    opened, keys = quick_round(service, slot_enforcement="strict", slot_grace_s=5)
     ((client_id, key),) = keys.items()
+    (slot,) = opened["schedule"]["slots"]
+    timed.clock.advance(slot["window_end_s"] + 5.001)
     response = upload_as(service, key, opened["round_id"], client_id, fedcs_elapsed_s=None)
     assert_problem(response, 409, "SLOT_CLOSED")
     ended = get_round(service, opened["round_id"])
@@ -116,19 +116,12 @@ def test_by_the_wall_clock_a_slot_closes(service: httpx.Client) -> None:
     assert ended["schedule"]["slots"][0]["outcome"] == "late"
 
 
-def test_an_upload_that_outlasts_its_slot_is_late(service: httpx.Client) -> None:
-    opened, keys = quick_round(service, slot_enforcement="strict", slot_grace_s=1.2)
+def test_an_upload_that_outlasts_its_slot_is_late(timed: TimedService) -> None:
+    opened, keys = quick_round(timed.client, slot_enforcement="strict", slot_grace_s=5)
     ((client_id, key),) = keys.items()
-    update = make_model(3)
-
-    def slowly() -> Iterator[bytes]:
-        yield update[:50]
-        time.sleep(1.5)
-        yield update[50:]
-
-    headers = {**content_digest(update), "Fedcs-Data-Samples": "200", "Authorization": f"Bearer {key}"}
+    headers = {"Fedcs-Data-Samples": "200", "Authorization": f"Bearer {key}"}
     path = f"/rounds/{opened['round_id']}/updates/{client_id}"
-    response = service.put(path, content=slowly(), headers=headers)
+    response = timed.put_slowly(path, make_model(3), headers, seconds=6)
     assert_problem(response, 409, "SLOT_CLOSED")
-    slot = slot_of(service, opened["round_id"], client_id)
-    assert (slot["outcome"], slot["actual_upload_s"] > 1) == ("late", True)
+    slot = slot_of(timed.client, opened["round_id"], client_id)
+    assert (slot["outcome"], slot["actual_upload_s"]) == ("late", 6)

@@ -2,24 +2,23 @@
 
 import asyncio
 from collections.abc import Iterator
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import pytest
 
-from client_sim import calls
-from client_sim.api_client import AsyncApi
-from client_sim.calls import Call
 from client_sim.fleet import Fleet
 from client_sim.results import RoundRecord
+from client_sim.runs import fleet_task, start_task
 from client_sim.scenario import Scenario, load_scenario
-from client_sim.simulated_rounds import rounds_of
-from client_sim.task_start import begin_task, task_of
+from client_sim.simulated_run import task_rounds
+from fedcs_client import endpoints
+from fedcs_client.api import AsyncApi
+from fedcs_client.endpoints import Call
 from tests.integration.cell import fresh_name
 from tests.running_service import OPERATOR_KEY
 from tests.running_stack import Stack, running_stack
 
 Answer = TypeVar("Answer")
-FAST: dict[str, Any] = {"operator_rate_limit": "1000000/minute", "client_rate_limit": "1000000/minute"}
 ROUNDS = 2
 
 
@@ -47,7 +46,7 @@ class StoppedApi(AsyncApi):
 
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    with running_stack(tmp_path_factory.mktemp("stack"), "--processes", "1", **FAST) as found:
+    with running_stack(tmp_path_factory.mktemp("stack"), "--processes", "1") as found:
         yield found
 
 
@@ -62,21 +61,47 @@ def scenario() -> Scenario:
 async def begin(api: AsyncApi, chosen: Scenario) -> tuple[Fleet, str]:
     fleet = Fleet.draw(chosen, fresh_name())
     await fleet.enrol(api)
-    task_id = await begin_task(api, chosen, task_of(fleet, chosen.task, training=False), training=False)
+    task_id = await start_task(api, chosen, fleet_task(fleet, chosen.task, training=False), training=False)
     return fleet, task_id
 
 
 async def go_on(api: AsyncApi, fleet: Fleet, task_id: str, records: list[RoundRecord]) -> None:
     fleet = Fleet.draw(scenario(), fleet.name, keys=fleet.keys)  # as after a restart
-    async with rounds_of(api, scenario(), fleet, task_id, training=False) as rounds:
-        async for record in rounds.play(len(records)):
+    async with task_rounds(api, scenario(), fleet, task_id, training=False) as rounds:
+        async for record in rounds.run(len(records)):
             records.append(record)
             if len(records) == ROUNDS:
                 return
 
 
 def outcome(records: list[RoundRecord], model: bytes) -> tuple[object, ...]:
-    return [(one.number, one.received, one.late, one.dropped, one.rejected) for one in records], model
+    return [(item.number, item.received, item.late, item.dropped, item.rejected) for item in records], model
+
+
+async def go_on_with_devices_enrolled_again(api: AsyncApi, name: str, task_id: str) -> list[RoundRecord]:
+    """The rounds of a run whose devices are removed and enrolled again after each."""
+    records: list[RoundRecord] = []
+    while len(records) < ROUNDS:
+        fleet = Fleet.draw(scenario(), name)
+        await fleet.enrol(api)
+        async with task_rounds(api, scenario(), fleet, task_id, training=False) as rounds:
+            async for record in rounds.run(len(records)):
+                records.append(record)
+                break
+        assert await fleet.remove(api) == 0
+    return records
+
+
+def test_devices_that_are_enrolled_again_are_drawn_as_before(stack: Stack) -> None:
+    async def play() -> tuple[object, ...]:
+        async with AsyncApi(str(stack.service.base_url), OPERATOR_KEY) as api:
+            fleet, task_id = await begin(api, scenario())
+            assert await fleet.remove(api) == await fleet.remove(api) == 0
+            records = await go_on_with_devices_enrolled_again(api, fleet.name, task_id)
+            return outcome(records, await api.send(endpoints.get_model(task_id, ROUNDS)))
+
+    undisturbed, _ = asyncio.run(played(stack, None, before=True))
+    assert asyncio.run(play()) == undisturbed
 
 
 async def played(stack: Stack, stop_after: int | None, *, before: bool) -> tuple[tuple[object, ...], int]:
@@ -91,7 +116,7 @@ async def played(stack: Stack, stop_after: int | None, *, before: bool) -> tuple
             await go_on(api, fleet, task_id, records)
         sent = api.sent
         api.left = None
-        model = await api.send(calls.get_model(task_id, ROUNDS))
+        model = await api.send(endpoints.get_model(task_id, ROUNDS))
     return outcome(records, model), sent
 
 

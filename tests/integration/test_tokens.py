@@ -1,5 +1,6 @@
 """Access tokens by the client-credentials grant (RFC 6749), over real HTTP."""
 
+import asyncio
 import base64
 import json
 import time
@@ -11,10 +12,14 @@ from typing import Any
 import httpx
 import jwt
 import pytest
+from fastapi import Request
 from pydantic import SecretStr
 
-from operator_api.operator_secret import derive_secret
+from operator_api import access_tokens
+from operator_api.access_tokens import derive_secret
+from services.access import Principal, Scope
 from tests.dashboard_session import log_in
+from tests.in_process_service import asgi_service
 from tests.integration.cell import (
     UNKNOWN_KEY,
     as_client,
@@ -325,17 +330,34 @@ def test_a_revoked_key_ends_its_tokens_at_once(service: httpx.Client, stranger: 
     assert_refused(ask(stranger, credentials_of(key)), 401, "invalid_client")
 
 
+def test_a_request_that_goes_on_is_admitted_until_its_token_expires(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Streams of events ask this before they tell anything."""
+
+    async def look() -> None:
+        async with asgi_service(tmp_path) as (_, service):
+            token = service.authenticator.tokens.issue(Principal("operator", Scope.READ))
+            headers = [(b"authorization", f"Bearer {token}".encode())]
+            request = Request({"type": "http", "headers": headers})
+            assert await service.authenticator.is_still_admitted(request)
+            monkeypatch.setattr(access_tokens, "_LEEWAY_S", -access_tokens.TOKEN_S - 1)
+            assert not await service.authenticator.is_still_admitted(request)
+
+    asyncio.run(look())
+
+
 def test_every_process_takes_the_tokens_of_the_others(tmp_path: Path) -> None:
     other_key = "another-operator-key-7c1e90d2b8"
-    with running_service(tmp_path) as one, running_service(tmp_path) as another:
-        with without_key(one) as stranger:
+    with running_service(tmp_path) as first, running_service(tmp_path) as another:
+        with without_key(first) as stranger:
             operators = token_of(stranger, OPERATOR)
-            key_id, key = make_operator_key(one, "read")
+            key_id, key = make_operator_key(first, "read")
             readers = token_of(stranger, (key_id, key))
         with as_client(another, operators) as caller, as_client(another, readers) as reader:
             assert caller.get("/keys").status_code == 200
             assert reader.get("/clients").status_code == 200
-            assert one.delete(f"/keys/{key_id}").status_code == 204
+            assert first.delete(f"/keys/{key_id}").status_code == 204
             limit = time.monotonic() + 30
             while reader.get("/clients").status_code != 401 and time.monotonic() < limit:
                 time.sleep(0.1)
@@ -386,8 +408,8 @@ def test_without_the_right_id_and_key_there_is_no_token(
 
 
 def test_the_id_has_to_be_that_of_the_key(service: httpx.Client, stranger: httpx.Client) -> None:
-    one, another = make_operator_key(service, "read"), make_operator_key(service, "read")
-    assert_refused(ask(stranger, (one[0], another[1])), 401, "invalid_client")
+    first, another = make_operator_key(service, "read"), make_operator_key(service, "read")
+    assert_refused(ask(stranger, (first[0], another[1])), 401, "invalid_client")
     assert_refused(ask(stranger, ("operator", another[1])), 401, "invalid_client")
 
 

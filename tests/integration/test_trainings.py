@@ -8,12 +8,12 @@ import httpx
 import pytest
 
 from services.domain.jobs import JobKind, JobState
-from tests.databases import KINDS
+from tests.databases import MOSTLY_SQLITE
 from tests.integration.cell import assert_problem, enrol_one, make_model, started_round
 from tests.integration.rounds_setup import Site, events_until, eventually, get_round, site, upload_as
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(scope="module", params=MOSTLY_SQLITE)
 def here(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     postgres_url = request.getfixturevalue("postgres_url") if request.param == "postgresql" else ""
     with site(request.param, tmp_path_factory.mktemp("data"), postgres_url) as found:
@@ -33,7 +33,7 @@ def _training(service: httpx.Client, training_id: str) -> dict[str, Any]:
 
 
 def test_a_trained_update_is_fetched_and_uploaded(here: Site) -> None:
-    opened, keys = started_round(here.service, 2)
+    opened, keys = started_round(here.service, 2, dataset="generated")
     round_id, (client_id, _) = opened["round_id"], list(keys)
     asked = _ask(here.service, round_id, client_id)
     assert asked.status_code == 202
@@ -65,7 +65,7 @@ def test_a_trained_update_is_fetched_and_uploaded(here: Site) -> None:
 
 
 def test_an_update_that_was_deleted_after_its_round_is_said_to_be(here: Site) -> None:
-    opened, (client_id, *_) = started_round(here.service)
+    opened, (client_id, *_) = started_round(here.service, dataset="generated")
     training_id = _ask(here.service, opened["round_id"], client_id).json()["training_id"]
     assert here.worker.train(here.worker.claim(JobKind.TRAIN_CLIENT, training_id), seed=6)
     here.worker.models.path_of(hashlib.sha256(make_model(6)).hexdigest()).unlink()
@@ -74,7 +74,7 @@ def test_an_update_that_was_deleted_after_its_round_is_said_to_be(here: Site) ->
 
 
 def test_the_same_training_is_not_done_twice(here: Site) -> None:
-    opened, keys = started_round(here.service)
+    opened, keys = started_round(here.service, dataset="generated")
     (client_id,) = keys
     first = _ask(here.service, opened["round_id"], client_id)
     again = _ask(here.service, opened["round_id"], client_id)
@@ -83,7 +83,7 @@ def test_the_same_training_is_not_done_twice(here: Site) -> None:
 
 
 def test_only_selected_clients_are_trained_for(here: Site) -> None:
-    opened, keys = started_round(here.service)
+    opened, keys = started_round(here.service, dataset="generated")
     stranger, _ = enrol_one(here.service)
     assert_problem(_ask(here.service, opened["round_id"], stranger), 403, "NOT_SELECTED")
     assert_problem(_ask(here.service, "round-0", next(iter(keys))), 404, "ROUND_NOT_FOUND")
@@ -97,7 +97,7 @@ def test_there_is_no_training_of_another_name(here: Site) -> None:
 
 
 def test_what_nobody_will_upload_is_not_trained(here: Site) -> None:
-    opened, keys = started_round(here.service, 3)
+    opened, keys = started_round(here.service, 3, dataset="generated")
     round_id, (sent, waiting, idle) = opened["round_id"], list(keys)
     training_id = _ask(here.service, round_id, waiting).json()["training_id"]
     job = here.worker.claim(JobKind.TRAIN_CLIENT, training_id)
@@ -114,7 +114,7 @@ def test_what_nobody_will_upload_is_not_trained(here: Site) -> None:
 
 
 def test_a_training_fails_after_the_last_attempt(here: Site) -> None:
-    opened, keys = started_round(here.service)
+    opened, keys = started_round(here.service, dataset="generated")
     (client_id,) = keys
     training_id = _ask(here.service, opened["round_id"], client_id).json()["training_id"]
     for attempt in range(1, 4):

@@ -37,6 +37,8 @@ def test_an_update_is_accepted_once(service_on_each: httpx.Client) -> None:
         "digest": hashlib.sha256(update).hexdigest(),
         "size_bytes": len(update),
         "data_samples": 150,
+        "grants": [],
+        "replacements": [],
     }
     assert get_round(service, round_id)["state"] == "collecting"
     assert upload_as(service, keys[client_id], round_id, client_id, update=update).status_code == 200
@@ -62,12 +64,12 @@ def test_the_same_update_is_welcome_after_the_round_was_closed(service_on_each: 
 def test_only_selected_clients_upload_and_only_for_themselves(service_on_each: httpx.Client) -> None:
     service = service_on_each
     opened, keys = started_round(service, 2)
-    round_id, (one, other) = opened["round_id"], list(keys)
+    round_id, (first, other) = opened["round_id"], list(keys)
     stranger, stranger_key = enrol_one(service)
     assert_problem(upload_as(service, stranger_key, round_id, stranger), 403, "NOT_SELECTED")
-    assert_problem(upload_as(service, keys[one], round_id, other), 403, "FORBIDDEN")
-    assert_problem(upload(service, round_id, one), 403, "FORBIDDEN")
-    assert_problem(upload_as(service, keys[one], "round-0", one), 404, "ROUND_NOT_FOUND")
+    assert_problem(upload_as(service, keys[first], round_id, other), 403, "FORBIDDEN")
+    assert_problem(upload(service, round_id, first), 403, "FORBIDDEN")
+    assert_problem(upload_as(service, keys[first], "round-0", first), 404, "ROUND_NOT_FOUND")
     ended = get_round(service, round_id)
     assert (ended["state"], ended["received"]) == ("scheduled", 0)
 
@@ -98,6 +100,18 @@ def test_an_update_that_is_none_is_recorded_and_another_may_follow(
     assert upload_as(service, keys[client_id], round_id, client_id).status_code == 201
     slot = slot_of(service, round_id, client_id)
     assert (slot["outcome"], slot["rejections"]) == ("received", 1)
+
+
+def test_an_update_that_claims_more_samples_than_reported_is_rejected(service_on_each: httpx.Client) -> None:
+    opened, keys = started_round(service_on_each)
+    ((client_id, key),) = keys.items()
+    round_id = opened["round_id"]
+    for claimed in ("201", str(10**12)):
+        refused = upload_as(service_on_each, key, round_id, client_id, fedcs_data_samples=claimed)
+        assert "the client reported 200" in assert_problem(refused, 422, "DATA_SAMPLES")["detail"]
+    slot = slot_of(service_on_each, round_id, client_id)
+    assert (slot["outcome"], slot["rejections"], slot["weight"]) == ("pending", 2, None)
+    assert upload_as(service_on_each, key, round_id, client_id, fedcs_data_samples="200").status_code == 201
 
 
 def test_a_rejection_is_told_as_an_event(service_on_each: httpx.Client) -> None:

@@ -3,13 +3,12 @@
 import os
 import shutil
 import sqlite3
-import subprocess
-import sys
 from contextlib import closing
 from pathlib import Path
 
 from services.storage.database import Database
 from services.storage.migration import downgrade
+from tests.fork_server import run_module
 from tests.integration.cell import started_round
 from tests.integration.rounds_setup import get_round, upload_all
 from tests.running_service import OPERATOR_KEY, running_service
@@ -37,14 +36,7 @@ def test_the_way_back_is_the_copy_made_before(tmp_path: Path) -> None:
         upgraded.execute("UPDATE alembic_version SET version_num = 'newer'")
         upgraded.commit()
     settings = {"FEDCS_OPERATOR_KEY": OPERATOR_KEY, "FEDCS_DATA_DIR": str(tmp_path), "FEDCS_PORT": "0"}
-    refused = subprocess.run(
-        [sys.executable, "-m", "operator_api", "serve"],
-        env=os.environ | settings,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    refused = run_module("operator_api", "serve", env=os.environ | settings)
     assert refused.returncode == 1
     assert "the database was made by another version of this service" in refused.stderr
     copy.rename(file)

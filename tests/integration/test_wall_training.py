@@ -1,4 +1,4 @@
-"""Hosted training in runs on the wall clock: what is trained in time is sent, else a stand-in."""
+"""Hosted training in runs on the wall clock: a device sends a synthetic update if training is not done."""
 
 import asyncio
 import hashlib
@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from client_sim.api_client import AsyncApi
 from client_sim.results import RoundRecord
 from client_sim.wall_run import WallRun, run_wall
+from fedcs_client.api import AsyncApi
 from services.domain.jobs import Job, JobKind
 from services.domain.rounds import SlotOutcome
 from tests.integration.cell import fresh_name, make_model
@@ -60,9 +60,9 @@ class OnlyWorker:
                 worker.train(worker.take(job), seed=TRAINED)
 
 
-def run(here: Site, worker: OnlyWorker, clients: int, **given: Any) -> WallRun:
-    """A round of devices whose updates take a second and a half."""
-    cell = QUICK | {"data_samples": (15, 15), "compute_samples_per_s": (10.0, 10.0)}
+def run(here: Site, worker: OnlyWorker, clients: int, samples: int = 15, **given: Any) -> WallRun:
+    """A round of devices whose updates take a second for each ten samples."""
+    cell = QUICK | {"data_samples": (samples, samples), "compute_samples_per_s": (10.0, 10.0)}
     scenario = scenario_of(clients, cell=cell, dataset="generated", **given)
     told: list[RoundRecord] = []
 
@@ -78,12 +78,12 @@ def run(here: Site, worker: OnlyWorker, clients: int, **given: Any) -> WallRun:
     return asyncio.run(play())
 
 
-def test_what_is_trained_in_time_is_sent_and_else_a_stand_in(here: Site) -> None:
+def test_a_device_sends_a_synthetic_update_if_training_is_not_done(here: Site) -> None:
     worker = OnlyWorker(here, {1})
-    found = run(here, worker, 2, round_deadline_s=30.0)
+    found = run(here, worker, 2, samples=60, round_deadline_s=300.0)
     assert worker.asked == {0, 1}
     uploads = {found.fleet.number(upload.client_id): upload for upload in found.uploads}
-    assert {number: upload.is_stand_in for number, upload in uploads.items()} == {0: True, 1: False}
+    assert {number: upload.is_synthetic for number, upload in uploads.items()} == {0: True, 1: False}
     assert {upload.outcome for upload in found.uploads} == {SlotOutcome.RECEIVED}
     (record,) = found.record.rounds
     assert (record.received, record.accuracy, record.loss) == (2, 0.5, 1.0)
@@ -99,9 +99,9 @@ def test_nobody_trains_for_those_who_will_not_be_in_time(here: Site) -> None:
     worker = OnlyWorker(here, {0, 1, 2})
     found = run(here, worker, 3, seed=181, uncertainty=0.6, dropout=0.3, round_deadline_s=3.0)
     assert found.last_round is not None
-    played = found.last_round.played
-    in_time = {one.client_id for one in played if not (one.late or one.dropped)}
+    played = found.last_round.simulated_slots
+    in_time = {played_.client_id for played_ in played if not (played_.late or played_.dropped)}
     assert in_time
-    assert any(one.late for one in played)
-    assert any(one.dropped for one in played)
+    assert any(played_.late for played_ in played)
+    assert any(played_.dropped for played_ in played)
     assert {found.fleet.client_id(number) for number in worker.asked} == in_time

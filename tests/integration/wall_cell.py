@@ -4,7 +4,7 @@ from typing import Any
 
 from client_sim.scenario import Scenario
 
-PATIENCE_S = 60.0
+PATIENCE_S = 300.0
 QUICK: dict[str, Any] = {
     "data_samples": (10, 10),
     "compute_samples_per_s": (1000.0, 1000.0),
@@ -32,7 +32,7 @@ def scenario_of(
             "rounds": rounds,
             "cell": {"clients": clients, **(QUICK if cell is None else cell)},
             "behaviour": {"uncertainty": uncertainty, "dropout": dropout},
-            "stand_in": {"model_bytes": model_bytes},
+            "synthetic_update": {"model_bytes": model_bytes},
             "task": terms | task,
         }
     )

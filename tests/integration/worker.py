@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from services.domain.evaluation import Score
+from services.domain.clipping import AggregationRecord
 from services.domain.jobs import Job, JobKind, JobState
+from services.domain.tasks import Score
 from services.protocol.aggregation import finish_aggregation
 from services.protocol.evaluation import finish_evaluation
 from services.protocol.hosted_training import finish_training
@@ -69,7 +70,7 @@ class Worker:
         """Commit an aggregated model, and who is not in it; whether the job was still this worker's."""
         blob = self._keep(make_model(seed))
         with self.database.unit_of_work() as uow:
-            done = finish_aggregation(uow, job, blob, left_out or {}, _now())
+            done = finish_aggregation(uow, job, blob, AggregationRecord(outliers=left_out or {}), _now())
             uow.commit()
         return done
 
@@ -88,7 +89,7 @@ class Worker:
     def _keep(self, content: bytes) -> Blob:
         with self.models.receive() as incoming:
             incoming.write(content)
-            return incoming.keep()
+            return incoming.save()
 
 
 def _now() -> datetime:

@@ -8,10 +8,9 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Row, Table, func, select
 
-from services.domain.jobs import JobKind, JobState
-from services.domain.rounds import OPEN_STATES, ROUND_MOVES, RoundState, SlotOutcome
-from services.domain.tasks import TASK_MOVES, TaskState
-from services.domain.trainings import TrainingState
+from services.domain.jobs import JobKind, JobState, TrainingState
+from services.domain.rounds import OPEN_STATES, ROUND_TRANSITIONS, RoundState, SlotOutcome
+from services.domain.tasks import TASK_TRANSITIONS, TaskState
 from services.storage.database import Database
 from services.storage.tables import (
     event_counter,
@@ -54,7 +53,7 @@ def _check_task(connection: Connection, task: Row[Any]) -> None:
     told = connection.execute(
         select(events).where(events.c.task_id == task.task_id).order_by(events.c.number)
     ).all()
-    _check_life("task", told, task.state, TaskState.INITIALIZING, TASK_MOVES)
+    _check_life("task", told, task.state, TaskState.INITIALIZING, TASK_TRANSITIONS)
     _check_models(connection, task, told)
     own_rounds = _of_task(connection, rounds, task)
     assert sorted(round_.number for round_ in own_rounds) == list(range(1, task.rounds + 1))
@@ -62,7 +61,7 @@ def _check_task(connection: Connection, task: Row[Any]) -> None:
     own_jobs = _of_task(connection, jobs, task)
     for round_ in own_rounds:
         told_of_round = [event for event in told if event.round_id == round_.round_id]
-        _check_life("round", told_of_round, round_.state, RoundState.REQUESTING, ROUND_MOVES)
+        _check_life("round", told_of_round, round_.state, RoundState.REQUESTING, ROUND_TRANSITIONS)
         _check_updates(connection, round_, told_of_round)
         _check_trainings(connection, round_, told_of_round)
         _check_aggregation(round_, own_jobs)

@@ -6,6 +6,7 @@ the cause of the refusal.
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 from services.domain.jobs import JobKind, JobState
 from services.domain.rounds import RoundState, SlotOutcome
@@ -15,6 +16,8 @@ OPEN = {RoundState.REQUESTING, RoundState.SCHEDULED, RoundState.COLLECTING, Roun
 UPLOADING = {RoundState.SCHEDULED, RoundState.COLLECTING}
 OVER = {TaskState.FINISHED, TaskState.FAILED, TaskState.CANCELLED}
 MAX_ATTEMPTS = 3
+ARRIVALS_KNOWN_AFTER_S = 1
+SETTLE_S = 30
 PARTS = 4
 
 
@@ -49,10 +52,16 @@ class Slot:
     rejections: int = 0
     elapsed_s: float | None = None
     digest: str | None = None
+    arrived_at: int | None = None
+    """When an update came that is not yet checked."""
 
     @property
     def is_settled(self) -> bool:
         return self.outcome is not SlotOutcome.PENDING
+
+    @property
+    def is_unchecked(self) -> bool:
+        return self.outcome is SlotOutcome.PENDING and self.arrived_at is not None
 
 
 @dataclass
@@ -181,7 +190,19 @@ class TaskModel:
             round_.active_at = now
         return "ok"
 
-    def upload(self, client: str, now: int, told_s: float, digest: str) -> str:
+    def arrive(self, client: str, now: int) -> str:
+        """An update has come to its end; it will be checked later."""
+        round_ = self.rounds[-1]
+        slot = round_.slots[client]
+        assert round_.started_at is not None
+        if slot.outcome is SlotOutcome.RECEIVED:
+            return "ok"
+        refusal = self._refusal(round_, slot, now - round_.started_at)
+        if refusal is None:
+            slot.arrived_at = now
+        return refusal or "ok"
+
+    def upload(self, client: str, now: int, told_s: float, digest: str, arrived_at: int | None = None) -> str:
         round_ = self.rounds[-1]
         if client not in round_.slots:
             return "NOT_SELECTED"
@@ -189,11 +210,12 @@ class TaskModel:
         if slot.outcome is SlotOutcome.RECEIVED:
             return "repeated" if slot.digest == digest else "UPDATE_EXISTS"
         assert round_.started_at is not None
-        elapsed_s = told_s if self.terms.simulated else now - round_.started_at
+        at = now if arrived_at is None else arrived_at
+        elapsed_s = told_s if self.terms.simulated else at - round_.started_at
         refusal = self._refusal(round_, slot, elapsed_s)
         if refusal is None:
             slot.outcome, slot.digest, slot.elapsed_s = SlotOutcome.RECEIVED, digest, elapsed_s
-            round_.active_at = now
+            round_.active_at = max(round_.active_at, at)
             round_.state = RoundState.COLLECTING
             self._close_if_complete(round_, now)
             return "ok"
@@ -218,18 +240,20 @@ class TaskModel:
         return None
 
     def _note_late(self, round_: Round, slot: Slot, elapsed_s: float, now: int) -> None:
-        if slot.outcome not in (SlotOutcome.PENDING, SlotOutcome.MISSED):
+        if slot.outcome not in (SlotOutcome.PENDING, SlotOutcome.MISSED) or slot.is_unchecked:
             return
         slot.outcome, slot.elapsed_s = SlotOutcome.LATE, elapsed_s
         if round_.state in UPLOADING:
             round_.active_at = now
             self._close_if_complete(round_, now)
 
-    def reject(self, client: str, now: int) -> None:
+    def reject(self, client: str, now: int, arrived_at: int | None = None) -> None:
         round_ = self.rounds[-1]
         slot = round_.slots.get(client)
         if slot is not None and not slot.is_settled and round_.state in UPLOADING:
             slot.rejections += 1
+            if slot.arrived_at == arrived_at:
+                slot.arrived_at = None
             round_.active_at = now
 
     def close(self, now: int) -> str:
@@ -246,25 +270,23 @@ class TaskModel:
 
     @property
     def closes_at(self) -> int:
-        """When the keeper ends collection in the newest round."""
+        """When the reconciler ends collection in the newest round."""
         round_ = self.rounds[-1]
         assert round_.started_at is not None
         if self.has_wall_deadline:
-            return round_.started_at + self.terms.deadline_s - self.terms.aggregation_s
+            is_waiting = any(slot.is_unchecked for slot in round_.slots.values())
+            after_s = SETTLE_S if is_waiting else ARRIVALS_KNOWN_AFTER_S
+            return round_.started_at + self.terms.deadline_s - self.terms.aggregation_s + after_s
         return round_.active_at + self.terms.idle_s
 
     def keep_deadline(self, now: int) -> None:
         round_ = self.rounds[-1]
         if round_.state not in UPLOADING or now < self.closes_at:
             return
-        if self.has_wall_deadline:
-            self._close(round_, now)
-        else:
-            self._settle(round_)
-            self._end(round_, RoundState.FAILED, now, "IDLE_TIMEOUT")
+        self._close(round_, now, too_few="TOO_FEW_UPDATES" if self.has_wall_deadline else "IDLE_TIMEOUT")
 
     def should_advance(self, now: int) -> bool:
-        """Finishes the task if it is out of time; whether the keeper opens a round."""
+        """Finishes the task if it is out of time; whether the reconciler opens a round."""
         if self.state is not TaskState.RUNNING or self.open_round or self.awaits_evaluation:
             return False
         if not self._fits_another(now):
@@ -272,7 +294,8 @@ class TaskModel:
             return False
         last = self.rounds[-1]
         assert last.ended_at is not None
-        pause_s = min(last.number, 60) if last.state is RoundState.FAILED else 0
+        failures = list(takewhile(lambda item: item.state is RoundState.FAILED, reversed(self.rounds)))
+        pause_s = min(len(failures), 60)
         return self.terms.auto_advance and now >= last.ended_at + pause_s
 
     def cancel(self, now: int) -> str:
@@ -348,10 +371,10 @@ class TaskModel:
             self._cancel_round(now)
             self.state = TaskState.FINISHED
 
-    def fail(self, job: Job, token: int, now: int, *, hopeless: bool = False) -> bool:
+    def fail(self, job: Job, token: int, now: int, *, permanent: bool = False) -> bool:
         if job.state is not JobState.LEASED or job.token != token:
             return False
-        if job.attempts < MAX_ATTEMPTS and not hopeless:
+        if job.attempts < MAX_ATTEMPTS and not permanent:
             job.state = JobState.WAITING
             return True
         job.state = JobState.FAILED
@@ -378,10 +401,10 @@ class TaskModel:
         if all(slot.is_settled for slot in round_.slots.values()):
             self._close(round_, now)
 
-    def _close(self, round_: Round, now: int) -> None:
+    def _close(self, round_: Round, now: int, too_few: str = "TOO_FEW_UPDATES") -> None:
         self._settle(round_)
         if len(round_.received) < self.terms.min_updates:
-            self._end(round_, RoundState.FAILED, now, "TOO_FEW_UPDATES")
+            self._end(round_, RoundState.FAILED, now, too_few)
         else:
             round_.state = RoundState.AGGREGATING
             self.jobs.append(Job(JobKind.AGGREGATE_ROUND))

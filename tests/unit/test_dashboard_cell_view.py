@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from operator_api.dashboard.cell_view import direction, jains_index, sample
+from operator_api.dashboard.cell_page import direction, jains_index, sample
 
 
 def test_a_sample_is_the_same_again_and_changes_little_when_clients_are_added() -> None:

@@ -4,8 +4,8 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from operator_api.dashboard.formats import as_duration, as_moment, as_percent
-from operator_api.dashboard.sparkline import polyline
+from operator_api.dashboard.rendering import as_duration, as_moment, as_percent
+from operator_api.dashboard.task_row import polyline
 
 
 @pytest.mark.parametrize(

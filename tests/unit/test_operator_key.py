@@ -1,12 +1,12 @@
 from pathlib import Path
 
-from services.operator_key import _write_once, find_or_make_key
+from services.startup import _write_once, load_or_create_key
 
 
 def test_a_key_is_made_once_and_kept(tmp_path: Path) -> None:
-    key = find_or_make_key(tmp_path / "new" / "dir")
-    assert find_or_make_key(tmp_path / "new" / "dir") == key
-    assert find_or_make_key(tmp_path / "other") != key
+    key = load_or_create_key(tmp_path / "new" / "dir")
+    assert load_or_create_key(tmp_path / "new" / "dir") == key
+    assert load_or_create_key(tmp_path / "other") != key
     assert [path.name for path in (tmp_path / "new" / "dir").iterdir()] == ["operator.key"]
 
 

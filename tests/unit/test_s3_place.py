@@ -1,18 +1,18 @@
 import pytest
 
-from services.s3_place import S3Place, parse_s3_place
+from services.storage.model_store import S3Location, parse_s3_location
 
 
 @pytest.mark.parametrize(
     ("text", "place"),
     [
-        ("s3://models", S3Place("models", "")),
-        ("s3://models/", S3Place("models", "")),
-        ("s3://my.models-2/site/one/", S3Place("my.models-2", "site/one")),
+        ("s3://models", S3Location("models", "")),
+        ("s3://models/", S3Location("models", "")),
+        ("s3://my.models-2/site/one/", S3Location("my.models-2", "site/one")),
     ],
 )
-def test_a_place_is_read_and_written(text: str, place: S3Place) -> None:
-    assert parse_s3_place(text) == place
+def test_a_place_is_read_and_written(text: str, place: S3Location) -> None:
+    assert parse_s3_location(text) == place
     assert str(place) == text.rstrip("/")
 
 
@@ -31,4 +31,4 @@ def test_a_place_is_read_and_written(text: str, place: S3Place) -> None:
 )
 def test_what_is_no_place_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="s3://bucket/prefix"):
-        parse_s3_place(text)
+        parse_s3_location(text)
