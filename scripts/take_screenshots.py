@@ -12,11 +12,10 @@ from pathlib import Path
 from playwright.sync_api import Browser, Page, ViewportSize, sync_playwright
 from rich.console import Console
 
-from client_sim.api_client import AsyncApi
-from client_sim.own_stack import own_stack
+from client_sim.connect import StartedStack, start_stack
 from client_sim.scenario import load_scenario
 from client_sim.simulated_run import run_simulated
-from services.announcement import Announcement
+from fedcs_client.api import AsyncApi
 
 _ROUNDS = 24
 _DESK: ViewportSize = {"width": 1280, "height": 1100}
@@ -28,7 +27,7 @@ def main(out: Path) -> None:
     console = Console()
     with (
         tempfile.TemporaryDirectory(prefix="fedcs-screenshots-") as data_dir,
-        own_stack(console, Path(data_dir)) as service,
+        start_stack(console, Path(data_dir)) as service,
     ):
         with console.status("Training"):
             fedcs, fedlim = asyncio.run(_train(service))
@@ -37,7 +36,7 @@ def main(out: Path) -> None:
     console.print(f"Screenshots: {out}/")
 
 
-async def _train(service: Announcement) -> list[str]:
+async def _train(service: StartedStack) -> list[str]:
     async with AsyncApi(service.url, service.operator_key) as api:
         runs = []
         for policy in ("fedcs", "fedlim"):
@@ -55,7 +54,7 @@ async def _train(service: Announcement) -> list[str]:
         return [run.record.task_id for run in await asyncio.gather(*runs)]
 
 
-def _photograph(service: Announcement, fedcs: str, fedlim: str, out: Path) -> None:
+def _photograph(service: StartedStack, fedcs: str, fedlim: str, out: Path) -> None:
     with sync_playwright() as playwright:
         chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))))
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
@@ -66,13 +65,15 @@ def _photograph(service: Announcement, fedcs: str, fedlim: str, out: Path) -> No
         _take(page, None, out / "dashboard-round.png")
         _take(page, "/dashboard/cell", out / "dashboard-cell.png")
         _take(page, "/dashboard/what-if", out / "dashboard-what-if.png")
+        _take(page, "/dashboard/clients", out / "dashboard-clients.png")
+        _take(page, "/dashboard/tasks/new", out / "dashboard-new-task.png")
         page.emulate_media(color_scheme="dark")
         _take(page, f"/dashboard/tasks/{fedcs}?with={fedlim}", out / "dashboard-task-dark.png")
         _take(_logged_in(browser, service, _PHONE), "/", out / "dashboard-overview-phone.png")
         browser.close()
 
 
-def _logged_in(browser: Browser, service: Announcement, size: ViewportSize) -> Page:
+def _logged_in(browser: Browser, service: StartedStack, size: ViewportSize) -> Page:
     page = browser.new_context(base_url=service.url, viewport=size).new_page()
     page.goto("/")
     page.get_by_label("key").fill(service.operator_key)
