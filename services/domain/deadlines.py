@@ -48,6 +48,8 @@ class DeadlineLimits:
     longest_ns: int
     """Totals have to be strictly below."""
     min_clients: int = 1
+    failed_ns: int = 0
+    """What a round with fewer clients costs."""
 
 
 def choose_deadline(
@@ -60,6 +62,7 @@ def choose_deadline(
     """The best of the totals of greedy's prefixes; the longest if none gives enough clients.
 
     Each draw has the candidates of each cell: their clients add up, and the longest of their totals counts.
+    A draw with too few clients counts as the failed round it would be: no clients, and what that costs.
     A deadline is a nanosecond more than the total that it comes from, because rounds end strictly before it.
     """
     deadlines_ns = _candidate_deadlines(draws, limits)
@@ -67,16 +70,20 @@ def choose_deadline(
         deadlines_ns = deadlines_ns[_thinned(len(deadlines_ns), MAX_SELECTIONS)]
     clients = np.zeros(len(deadlines_ns))
     totals_ns = np.zeros(len(deadlines_ns))
+    min_clients = max(limits.min_clients, 1)
     for cells in draws:
+        clients_of_draw = np.zeros(len(deadlines_ns), dtype=np.int64)
         totals_of_draw = np.full(len(deadlines_ns), limits.overhead_ns, dtype=np.int64)
         for candidates in cells:
             count, spent_ns = _by_deadline(policy, candidates, deadlines_ns - limits.overhead_ns, seed)
-            clients += count
+            clients_of_draw += count
             totals_of_draw = np.maximum(totals_of_draw, limits.overhead_ns + spent_ns)
-        totals_ns += totals_of_draw
+        failed = clients_of_draw < min_clients
+        clients += np.where(failed, 0, clients_of_draw)
+        totals_ns += np.where(failed, limits.failed_ns, totals_of_draw)
     clients /= max(len(draws), 1)
     totals_ns /= max(len(draws), 1)
-    usable = np.flatnonzero(clients >= max(limits.min_clients, 1))
+    usable = np.flatnonzero(clients >= min_clients)
     if not usable.size:
         return DeadlineChoice(limits.longest_ns, ())
     costs = totals_ns[usable] * (1 + noise_scale / clients[usable])

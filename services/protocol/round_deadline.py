@@ -41,7 +41,10 @@ def selection_deadline(
     noise = store.models.get(task.serial, round_.model_version).noise_estimate
     noise_scale = FIRST_NOISE_SCALE if noise is None else noise.noise_scale
     limits = DeadlineLimits(
-        round_.terms.overhead_ns, to_ns(_longest_s(task, now)), min_clients=task.terms.min_clients
+        round_.terms.overhead_ns,
+        to_ns(_longest_s(task, now)),
+        min_clients=task.terms.min_clients,
+        failed_ns=to_ns(task.terms.min_round_deadline_s),
     )
     policy = make_policy(round_.terms.policy, round_.terms.policy_parameters)
     draws = _draw(store, task, round_, cells, now)

@@ -54,7 +54,11 @@ def brute_force(
                 .tolist()
                 for times in cells
             ]
-            clients += sum(map(len, orders))
+            count = sum(map(len, orders))
+            if count < limits.min_clients:
+                total += limits.failed_ns
+                continue
+            clients += count
             total += limits.overhead_ns + max(map(round_ns, cells, orders))
         clients, total = clients / len(draws), total / len(draws)
         if clients >= limits.min_clients:
@@ -76,7 +80,10 @@ def test_choice_is_that_of_brute_force_over_all_candidate_deadlines(policy: str)
         ]
         longest = max(int(one.upload_ns.sum() + one.update_ns.sum()) for cells in draws for one in cells)
         limits = DeadlineLimits(
-            int(rng.integers(0, 3)), 3 + int(rng.integers(0, 3 * longest + 3)), 1 + number % 4 // 3
+            int(rng.integers(0, 3)),
+            3 + int(rng.integers(0, 3 * longest + 3)),
+            1 + number % 4 // 3,
+            number % 5,
         )
         noise_scale = float(rng.choice([0.5, 4, 17, 60]))
         expected = brute_force(draws, policy, noise_scale, limits)
@@ -89,7 +96,7 @@ def test_choice_is_that_of_brute_force_over_all_candidate_deadlines(policy: str)
         )
         assert found.deadline_ns == (limits.longest_ns if expected is None else expected)
         chosen += expected is not None
-    assert chosen > 0.7 * INSTANCES
+    assert chosen > 0.6 * INSTANCES
 
 
 def test_points_show_the_best_and_are_at_most_100() -> None:
