@@ -350,8 +350,7 @@ def reproduce(
 
     from rich.console import Console
 
-    from client_sim.reproduction.campaign import TrialPlan, list_trials, reproduce_trials
-    from client_sim.reproduction.campaign_file import read_campaign
+    from client_sim.reproduction.campaign import TrialPlan, list_trials, read_campaign, reproduce_trials
     from client_sim.reproduction.rows import choose_rows, parse_change, trials_of
     from client_sim.reproduction.trial import PlannedTrial, parse_until
 
@@ -436,6 +435,6 @@ def merge(files: tuple[Path, ...], results: Path, version: str | None) -> None:
     Rounds that are already recorded are skipped. Nothing is written if a round differs from the recorded one,
     or if the files have different runs of a trial.
     """
-    from client_sim.reproduction.merge import merge_results
+    from client_sim.reproduction.results_file import merge_results
 
     click.echo(f"{merge_results(files, results, version)} rounds added to {results}")

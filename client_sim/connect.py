@@ -65,7 +65,7 @@ class StartedStack:
 def start_stack(console: Console, data_dir: Path) -> Iterator[StartedStack]:
     """Run ``fedcs up`` on a free port; its data and log are in ``data_dir``."""
     environment = {name: value for name, value in os.environ.items() if name != "FEDCS_OPERATOR_KEY"}
-    with_parent = [sys.executable, "-m", "operator_api.pdeathsig", str(os.getpid())]
+    with_parent = [sys.executable, "-m", "operator_api.supervisor", str(os.getpid())]
     options = ["--port", "0", "--verbose", "--data-dir", str(data_dir)]
     command = [sys.executable, "-m", "operator_api", "up", *options]
     log_path = data_dir / "service.log"

@@ -17,7 +17,6 @@ from client_sim.connect import StartedStack, start_stack
 from client_sim.experiment import PlannedRun, Sweep, planned_batches
 from client_sim.exports import Exporter, make_exporters
 from client_sim.fleet import Fleet
-from client_sim.progress import show_progress
 from client_sim.results import (
     ResultsError,
     RoundRecord,
@@ -32,7 +31,7 @@ from client_sim.results import (
     write_results,
     write_uploads,
 )
-from client_sim.runs import task_group
+from client_sim.runs import show_progress, task_group
 from client_sim.scenario import Scenario, load_scenario
 from client_sim.simulated_run import SimulatedRun, run_simulated
 from client_sim.wall_run import WallRun, run_wall

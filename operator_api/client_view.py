@@ -8,8 +8,8 @@ from services.contract.clients import (
     ParticipationResponse,
     TrackRecordResponse,
 )
-from services.domain.participation import find_cooldowns
-from services.protocol.expected_resources import implausible_figures
+from services.domain.past_slots import find_cooldowns
+from services.protocol.candidates import implausible_figures
 from services.storage.clients import Client
 from services.storage.database import Store
 

@@ -19,9 +19,9 @@ from starlette.background import BackgroundTask
 from starlette.responses import FileResponse, MalformedRangeHeader, RangeNotSatisfiable
 from starlette.types import Receive, Scope, Send
 
+from operator_api.dependencies import matches_etag
 from operator_api.openapi import Responses, problems
 from operator_api.request_context import is_head
-from operator_api.responses import matches_etag
 from services.errors import DigestMismatchError, ModelStoreUnavailableError, TooLargeError
 from services.storage.model_store import IncomingBlob, ModelStore
 

@@ -12,7 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from services.domain.jobs import JobKind
-from services.protocol.expected_resources import implausible_share
+from services.protocol.candidates import implausible_share
 from services.storage.database import Database
 
 _CHANNEL_DECISIONS = ("granted", "lapsed", "refused", "replaced")

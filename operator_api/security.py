@@ -24,8 +24,7 @@ from fastapi.routing import APIRoute
 
 from operator_api.access_tokens import AccessTokens, looks_like_token
 from operator_api.event_stream import EventHub
-from operator_api.rate_limit import RateLimit, failed_login_limit
-from operator_api.request_limits import AUTHENTICATED, with_body_limit
+from operator_api.request_limits import AUTHENTICATED, RateLimit, failed_login_limit, with_body_limit
 from services.access import ApiKey, Principal, Scope, digest_of, key_id_of, verify_key
 from services.errors import NotAllowedError
 from services.key_management import KEY_REVOKED, complete_rotation

@@ -1,5 +1,10 @@
-"""Supervises a child process: restarts it when it exits, and stops it with this process."""
+"""Supervises a child process: restarts it when it exits, and stops it with this process.
 
+``python -m operator_api.supervisor PARENT_PID COMMAND...`` runs a program that gets SIGTERM when its parent
+process ends, even if the parent is killed (PR_SET_PDEATHSIG). On Linux only; elsewhere the program just runs.
+"""
+
+import ctypes
 import os
 import signal
 import subprocess
@@ -17,6 +22,7 @@ _MAX_PAUSE_S = 5.0
 _QUICK_EXIT_S = 30.0
 """A program that ends sooner than this after its start may not be able to run at all."""
 _QUICK_EXITS_BEFORE_ERROR = 5
+_PR_SET_PDEATHSIG = 1
 _STOP_TIMEOUT_S = 15.0
 """The time to stop after SIGTERM."""
 
@@ -35,7 +41,7 @@ class Supervised:
 
     def __init__(self, name: str, command: Sequence[str], **environment: str) -> None:
         self._name = name
-        self._command = [sys.executable, "-m", "operator_api.pdeathsig", str(os.getpid()), *command]
+        self._command = [sys.executable, "-m", "operator_api.supervisor", str(os.getpid()), *command]
         self._environment = environment
         self._process: subprocess.Popen[bytes] | None = None
         self._stopping = Event()
@@ -112,3 +118,17 @@ class Supervised:
 
 def _inherited() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in _NOT_INHERITED}
+
+
+def main() -> None:
+    """Ask the kernel for SIGTERM when the parent dies, then execute the program."""
+    parent, *command = sys.argv[1:]
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != int(parent):  # it died before we asked
+            sys.exit(1)
+    os.execv(command[0], command)  # noqa: S606 - no shell is wanted
+
+
+if __name__ == "__main__":
+    main()

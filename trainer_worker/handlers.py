@@ -24,8 +24,8 @@ from services.learning.local_update import Hyperparameters, update_locally
 from services.learning.networks import parameters_of
 from services.protocol.aggregation import finish_aggregation
 from services.protocol.evaluation import finish_evaluation
-from services.protocol.hosted_training import finish_training
 from services.protocol.initialization import finish_initialization
+from services.protocol.jobs import finish_training
 from services.storage.transfers import prepare_transfer
 from services.tensors.encoded_files import encode_file
 from services.tensors.encodings import make_encoding

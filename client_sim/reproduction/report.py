@@ -11,8 +11,14 @@ from typing import ClassVar
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markdown_it import MarkdownIt
 
-from client_sim.reproduction.differences import REASONS, Difference, differences
-from client_sim.reproduction.extensions import changes_of, compare_extensions
+from client_sim.reproduction.comparisons import (
+    REASONS,
+    Difference,
+    changes_of,
+    compare_extensions,
+    differences,
+    findings,
+)
 from client_sim.reproduction.figures import (
     Bar,
     RowFigures,
@@ -24,7 +30,6 @@ from client_sim.reproduction.figures import (
     draw_totals,
     figures_of,
 )
-from client_sim.reproduction.findings import findings
 from client_sim.reproduction.results_file import read_runs
 from client_sim.reproduction.rows import FINAL_MINUTES, PUBLISHED, Published, Row, compared_row
 from client_sim.results import write_file

@@ -11,7 +11,7 @@ from operator_api.dashboard.activity import EventRow, load_events
 from operator_api.dashboard.page_route import DataRoute, PageRoute
 from operator_api.dashboard.rendering import as_duration, render
 from operator_api.dashboard.setup import HealthSummary
-from operator_api.dashboard.task_row import TaskRow, load_rows
+from operator_api.dashboard.task_list import TaskRow, load_rows
 from operator_api.dashboard.wording import CHECK_NAMES
 from operator_api.dependencies import ServiceDep
 from operator_api.security import Access, access

@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 
 from operator_api.dashboard.login import Sessions
 from operator_api.dashboard.rendering import Templates, render
-from operator_api.rate_limit import RateLimit, failed_login_limit
+from operator_api.request_limits import RateLimit, failed_login_limit
 from operator_api.routes.health import is_ready
 from operator_api.service import Service
 from services.storage.database import describe_failure

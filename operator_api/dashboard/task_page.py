@@ -13,7 +13,7 @@ from fastapi import APIRouter, Depends, HTTPException, Path, Query, Request, Res
 
 from operator_api.dashboard.page_route import DataRoute, PageRoute
 from operator_api.dashboard.rendering import attachment_header, render
-from operator_api.dashboard.task_row import TaskRow, load_rows
+from operator_api.dashboard.task_list import TaskRow, load_rows
 from operator_api.dependencies import PagingDep, ServiceDep
 from operator_api.model_files import IfNoneMatch
 from operator_api.routes.tasks import send_version

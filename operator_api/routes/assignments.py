@@ -8,9 +8,8 @@ from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from pydantic.json_schema import SkipJsonSchema
 
-from operator_api.dependencies import PrincipalDep, ServiceDep
+from operator_api.dependencies import PrincipalDep, ServiceDep, etag_of, matches_etag
 from operator_api.openapi import GUARDED, Responses, problems
-from operator_api.responses import etag_of, matches_etag
 from operator_api.round_view import planned_slot
 from operator_api.security import Access, AuthenticatedRoute, access, unauthenticated
 from operator_api.service import Service

@@ -8,10 +8,9 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic.json_schema import SkipJsonSchema
 
-from operator_api.dependencies import IdempotentRequestDep, PagingDep, ServiceDep
+from operator_api.dependencies import PAGED, IdempotentRequestDep, PagingDep, ServiceDep, answer_page
 from operator_api.openapi import GUARDED, JSON_BODY, links, problems, together
 from operator_api.problems import invalid_field
-from operator_api.responses import PAGED, answer_page
 from operator_api.security import Access, AuthenticatedRoute, access, created_at
 from services.contract.cells import (
     AllocationResponse,

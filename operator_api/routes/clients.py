@@ -9,9 +9,15 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic.json_schema import SkipJsonSchema
 
 from operator_api.client_view import client_response, client_responses
-from operator_api.dependencies import IdempotentRequestDep, PagingDep, PrincipalDep, ServiceDep
+from operator_api.dependencies import (
+    PAGED,
+    IdempotentRequestDep,
+    PagingDep,
+    PrincipalDep,
+    ServiceDep,
+    answer_page,
+)
 from operator_api.openapi import GUARDED, JSON_BODY, links, problems, together
-from operator_api.responses import PAGED, answer_page
 from operator_api.routes.cells import require_cells
 from operator_api.routes.keys import new_key_response
 from operator_api.security import (

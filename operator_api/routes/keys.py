@@ -14,7 +14,7 @@ from operator_api.access_tokens import (
     find_credentials,
     read_token_form,
 )
-from operator_api.dependencies import IdempotentRequestDep, PagingDep, ServiceDep
+from operator_api.dependencies import PAGED, IdempotentRequestDep, PagingDep, ServiceDep, answer_page
 from operator_api.openapi import (
     GUARDED,
     JSON_BODY,
@@ -25,7 +25,6 @@ from operator_api.openapi import (
     problems,
     together,
 )
-from operator_api.responses import PAGED, answer_page
 from operator_api.security import (
     Access,
     AuthenticatedRoute,

@@ -7,7 +7,14 @@ from fastapi import APIRouter, Header, Path, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from pydantic.json_schema import SkipJsonSchema
 
-from operator_api.dependencies import IdempotentRequestDep, PagingDep, PrincipalDep, ServiceDep
+from operator_api.dependencies import (
+    PAGED,
+    IdempotentRequestDep,
+    PagingDep,
+    PrincipalDep,
+    ServiceDep,
+    answer_page,
+)
 from operator_api.openapi import (
     GUARDED,
     JSON_BODY,
@@ -16,7 +23,6 @@ from operator_api.openapi import (
     problems,
     together,
 )
-from operator_api.responses import PAGED, answer_page
 from operator_api.round_view import (
     channel_response,
     draw_schedule,

@@ -8,7 +8,14 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic.json_schema import SkipJsonSchema
 
-from operator_api.dependencies import IdempotentRequestDep, PagingDep, PrincipalDep, ServiceDep
+from operator_api.dependencies import (
+    PAGED,
+    IdempotentRequestDep,
+    PagingDep,
+    PrincipalDep,
+    ServiceDep,
+    answer_page,
+)
 from operator_api.model_files import (
     MODEL_BODY,
     MODEL_FILE,
@@ -26,7 +33,6 @@ from operator_api.openapi import (
     problems,
     together,
 )
-from operator_api.responses import PAGED, answer_page
 from operator_api.routes.cells import require_task_cells
 from operator_api.security import Access, AuthenticatedRoute, ModelRoute, access, created_at
 from operator_api.service import Service

@@ -27,7 +27,7 @@ from services.errors import (
     TrainingNotDoneError,
     TrainingNotFoundError,
 )
-from services.protocol.hosted_training import request_training
+from services.protocol.jobs import request_training
 
 router = APIRouter(tags=["trainings"], route_class=AuthenticatedRoute)
 

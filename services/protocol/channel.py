@@ -21,7 +21,7 @@ from services.domain.rounds import UPLOAD_STATES, CandidateOutcome, Round, Slot,
 from services.domain.schedule import TIME_SLOT_NS
 from services.domain.tasks import Clock, Dispatch, Task
 from services.errors import ChannelNotGrantedError, ElapsedTimeError, TimeNotMonotonicError
-from services.protocol.participation import busy_clients
+from services.protocol.candidates import busy_clients
 from services.storage.database import Store
 
 _REPLACING = (CandidateOutcome.DEADLINE, CandidateOutcome.NOT_CHOSEN)

@@ -30,8 +30,7 @@ from services.domain.selection import (
 from services.domain.selection.fedcs import costs_ns
 from services.domain.selection.optimal import optimal_order
 from services.domain.tasks import Clock, Task
-from services.protocol.expected_resources import expected_reports
-from services.protocol.participation import busy_clients
+from services.protocol.candidates import busy_clients, expected_reports
 from services.protocol.round_deadline import local_work, selection_deadline, with_own_deadline
 from services.protocol.transitions import end_round, move_round
 from services.storage.database import Store

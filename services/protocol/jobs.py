@@ -1,14 +1,24 @@
-"""The life cycle of a job: claim, renew, retry, refuse, hand back and fail."""
+"""The life cycle of a job: claim, renew, retry, refuse, hand back and fail; hosted trainings."""
 
 from datetime import datetime, timedelta
 from typing import Any
 
-from services.domain.jobs import QUEUES, Job, JobKind, TrainingState, WorkerIdentity, has_other_worker
-from services.domain.rounds import RoundState
+from services.domain.jobs import (
+    QUEUES,
+    Job,
+    JobKind,
+    Training,
+    TrainingState,
+    WorkerIdentity,
+    has_other_worker,
+)
+from services.domain.rounds import UPLOAD_STATES, RoundState
 from services.domain.tasks import Task, TaskOutcome, TaskState
+from services.errors import NoDataSetError, NotSelectedError, RoundNotCollectingError
 from services.protocol.evaluation import record_failed_evaluation
 from services.protocol.transitions import cancel_open_round, emit_training, end_round, lock_round, move_task
 from services.storage.database import Store
+from services.storage.model_store import Blob
 
 
 def claim_job(store: Store, job_id: str, now: datetime, lease: timedelta) -> Job | None:
@@ -124,4 +134,44 @@ def skip_refused_job(store: Store, job_id: str, worker: WorkerIdentity, now: dat
     if refusal is None or refusal.expires_at <= now:
         return False
     store.jobs.mark_unpublished([job_id])
+    return True
+
+
+def request_training(store: Store, round_id: str, client_id: str, partition: int, now: datetime) -> Training:
+    """Request the training of a selected client; a repeated request returns the same training."""
+    task, round_ = lock_round(store, round_id)
+    if task.terms.dataset is None:
+        raise NoDataSetError("The task has no dataset for simulated clients to train on.")
+    if store.rounds.slot(round_.serial, client_id) is None:
+        raise NotSelectedError(f"The client {client_id!r} was not selected for the round {round_id!r}.")
+    if known := store.trainings.of_client(round_, client_id):
+        return known
+    if round_.state not in UPLOAD_STATES:
+        raise RoundNotCollectingError(f"The round is {round_.state}.")
+    training = store.trainings.add(round_, client_id, partition, now)
+    store.jobs.add(
+        JobKind.TRAIN_CLIENT,
+        {"training_id": training.training_id},
+        task_serial=task.serial,
+        round_serial=round_.serial,
+        now=now,
+    )
+    emit_training(store, task.task_id, training, TrainingState.WAITING, now)
+    return training
+
+
+def finish_training(store: Store, claimed: Job, training: Training, blob: Blob, now: datetime) -> bool:
+    """Store the update that a worker trained; false if the lease was lost."""
+    task, round_ = lock_round(store, training.round_id)
+    if not store.jobs.finish(claimed, now):
+        return False
+    store.trainings.end(
+        training.training_id,
+        state=TrainingState.DONE,
+        ended_at=now,
+        digest=blob.digest,
+        size_bytes=blob.size_bytes,
+    )
+    store.rounds.change(round_, active_at=now)
+    emit_training(store, task.task_id, training, TrainingState.DONE, now)
     return True

@@ -28,12 +28,12 @@ from services.errors import (
     TaskOverError,
 )
 from services.protocol.block_allocation import cells_of_task, choose_blocks, hold_blocks, wait_for_blocks
+from services.protocol.candidates import busy_clients, clients_passed_over, emit_cooldowns
 from services.protocol.client_selection import (
     DrawnCandidates,
     DrawnClient,
     schedule_round,
 )
-from services.protocol.participation import busy_clients, clients_passed_over, emit_cooldowns
 from services.protocol.transitions import (
     add_evaluation_jobs,
     awaits_evaluation,

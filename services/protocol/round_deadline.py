@@ -13,8 +13,7 @@ from services.domain.resources import LocalWork, Positions, estimate_times
 from services.domain.rounds import Round, RoundCell
 from services.domain.selection import POLICIES, Candidates, make_policy
 from services.domain.tasks import DeadlineMode, Task
-from services.protocol.expected_resources import expected_reports
-from services.protocol.participation import clients_passed_over
+from services.protocol.candidates import clients_passed_over, expected_reports
 from services.protocol.transitions import elapsed_at
 from services.storage.database import Store
 

@@ -7,8 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from sqlalchemy import ColumnElement, Select, and_, bindparam, func, or_, select, true
 
-from services.domain.estimates import PAST_SLOTS, PastSlots
-from services.domain.participation import Undelivered
+from services.domain.past_slots import PAST_SLOTS, PastSlots, Undelivered
 from services.domain.rounds import SlotOutcome
 from services.domain.tasks import TaskState, TaskTerms
 from services.storage.sql import Repository, Serials, numbers_table, with_values

@@ -9,8 +9,8 @@ from services.domain.jobs import Job, JobKind, JobState
 from services.domain.tasks import Score
 from services.protocol.aggregation import finish_aggregation
 from services.protocol.evaluation import finish_evaluation
-from services.protocol.hosted_training import finish_training
 from services.protocol.initialization import finish_initialization
+from services.protocol.jobs import finish_training
 from services.storage.database import Database
 from services.storage.model_store import Blob, LocalModelStore
 from tests.integration.cell import make_model

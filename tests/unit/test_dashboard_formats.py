@@ -5,7 +5,7 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from operator_api.dashboard.rendering import as_duration, as_moment, as_percent
-from operator_api.dashboard.task_row import polyline
+from operator_api.dashboard.task_list import polyline
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import time
 import pytest
 from limits import parse
 
-from operator_api.rate_limit import RateLimit
+from operator_api.request_limits import RateLimit
 from services.errors import TooManyRequestsError
 
 

@@ -10,9 +10,8 @@ from enum import StrEnum
 import numpy as np
 
 from services.domain.parameters import with_parameters
+from services.domain.selection.baselines import FL, FedLim
 from services.domain.selection.fedcs import FedCS
-from services.domain.selection.fedlim import FedLim
-from services.domain.selection.fl import FL
 from services.domain.selection.optimal import Optimal
 from services.domain.selection.policy import Candidates, ClientHistory, SelectionPolicy
 

@@ -23,8 +23,8 @@ from services.domain.tasks import (
     Task,
     TaskTerms,
 )
-from services.protocol.hosted_training import request_training
 from services.protocol.initialization import set_initial_model, start_task
+from services.protocol.jobs import request_training
 from services.protocol.resource_request import open_round
 from services.protocol.upload import ReceivedUpdate, UploadTiming, accept_updates
 from services.storage.coordination import SavedAnswer

@@ -4,8 +4,7 @@ import pytest
 from click.testing import CliRunner
 
 from client_sim.commands import reproduce
-from client_sim.reproduction.campaign import TrialPlan, TrialQueue
-from client_sim.reproduction.campaign_file import CampaignFileError, read_campaign
+from client_sim.reproduction.campaign import CampaignFileError, TrialPlan, TrialQueue, read_campaign
 from client_sim.reproduction.rows import PUBLISHED, Trial
 from client_sim.reproduction.trial import PlannedTrial, parse_until
 from tests.unit.client_sim.test_reproduction import FEDCS, FEDLIM

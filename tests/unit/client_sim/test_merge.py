@@ -6,8 +6,13 @@ import pytest
 from click.testing import CliRunner
 
 from client_sim.commands import reproduce
-from client_sim.reproduction.merge import merge_results
-from client_sim.reproduction.results_file import ResultLine, ResultsFileError, open_results, read_runs
+from client_sim.reproduction.results_file import (
+    ResultLine,
+    ResultsFileError,
+    merge_results,
+    open_results,
+    read_runs,
+)
 from client_sim.reproduction.rows import Trial
 from tests.unit.client_sim.test_reproduction import FEDCS, FEDLIM, line
 

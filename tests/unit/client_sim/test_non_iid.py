@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from client_sim.reproduction.campaign_file import read_campaign
+from client_sim.reproduction.campaign import read_campaign
 from client_sim.reproduction.non_iid import LAST_MINUTES, SEED, STUDY, write_study
 from client_sim.reproduction.results_file import open_results
 from client_sim.reproduction.rows import Trial, scenario_of

@@ -3,7 +3,7 @@ from threading import Event
 
 from rich.console import Console
 
-from client_sim.progress import show_progress
+from client_sim.runs import show_progress
 
 
 class Lines(StringIO):

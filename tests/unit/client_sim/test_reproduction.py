@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from client_sim.reproduction.campaign import NoRowError, TrialPlan
-from client_sim.reproduction.differences import differences
+from client_sim.reproduction.comparisons import differences
 from client_sim.reproduction.figures import RowFigures, figures_of
 from client_sim.reproduction.progress import expected_clients, progress_table, trial_progress
 from client_sim.reproduction.results_file import (

@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from client_sim.reproduction.extensions import changes_of, compare_extensions
+from client_sim.reproduction.comparisons import changes_of, compare_extensions, findings
 from client_sim.reproduction.figures import figures_of
-from client_sim.reproduction.findings import findings
 from client_sim.reproduction.report import NoResultsError, make_report, paper_tables, write_report
 from client_sim.reproduction.results_file import TrialRun, open_results
 from client_sim.reproduction.rows import PUBLISHED, Trial, compared_row

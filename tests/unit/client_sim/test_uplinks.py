@@ -7,11 +7,19 @@ import numpy as np
 import pytest
 
 from client_sim.fleet import Fleet
-from client_sim.mobility import ShadowFading, Walk, Walking
 from client_sim.round_simulation import round_rng, simulate_round
 from client_sim.scenario import Behaviour, Scenario, load_scenario
 from client_sim.traces import NS_PER_S, Trace
-from client_sim.uplinks import RoundUplinks, ScaledUplinks, TraceUplinks, Uplinks, draw_uplinks
+from client_sim.uplinks import (
+    RoundUplinks,
+    ScaledUplinks,
+    ShadowFading,
+    TraceUplinks,
+    Uplinks,
+    Walk,
+    Walking,
+    draw_uplinks,
+)
 from services.contract.rounds import ScheduleResponse
 from tests.unit.client_sim.schedules import paper_schedule
 

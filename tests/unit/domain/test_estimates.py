@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from services.domain.estimates import PAST_SLOTS, PastSlots, correct_reports, learn_ratio
+from services.domain.past_slots import PAST_SLOTS, PastSlots, correct_reports, learn_ratio
 from services.domain.resources import ResourceReports
 
 NAN = float("nan")

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from services.domain.participation import MAX_COOLDOWN_DRAWS, Undelivered, find_cooldowns, most_rounds
+from services.domain.past_slots import MAX_COOLDOWN_DRAWS, Undelivered, find_cooldowns, most_rounds
 
 
 def _slots(actions_by_client: dict[int, str]) -> Undelivered:

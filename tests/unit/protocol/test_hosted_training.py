@@ -5,7 +5,7 @@ import pytest
 from services.domain.jobs import JobKind, TrainingState
 from services.errors import NotSelectedError, RoundNotCollectingError
 from services.protocol.aggregation import close_round
-from services.protocol.hosted_training import finish_training, request_training
+from services.protocol.jobs import finish_training, request_training
 from services.storage.database import UnitOfWork
 from tests.integration.storage import factories
 from tests.integration.storage.factories import NOW, SECOND, UPDATE

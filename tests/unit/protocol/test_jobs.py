@@ -5,9 +5,8 @@ import pytest
 from services.domain.jobs import Job, JobKind, JobState, TrainingState
 from services.domain.rounds import RoundState
 from services.domain.tasks import TaskOutcome, TaskState
-from services.protocol.hosted_training import request_training
 from services.protocol.initialization import start_task
-from services.protocol.jobs import claim_job, fail_job, hand_back_job, renew_job
+from services.protocol.jobs import claim_job, fail_job, hand_back_job, renew_job, request_training
 from services.storage.database import UnitOfWork
 from tests.integration.storage import factories
 from tests.integration.storage.factories import NOW, SECOND

@@ -7,7 +7,7 @@ from services.domain.plausibility import ImplausibleReason
 from services.domain.radio import RadioModel
 from services.domain.rounds import Candidate, CandidateOutcome, Round, RoundState
 from services.domain.tasks import DeadlineMode, Task
-from services.protocol.expected_resources import implausible_figures, implausible_share
+from services.protocol.candidates import implausible_figures, implausible_share
 from services.protocol.resource_request import end_report_window, open_round
 from services.protocol.upload import ReceivedUpdate, UploadTiming, accept_updates, decline_slot
 from services.storage.database import UnitOfWork

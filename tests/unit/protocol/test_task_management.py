@@ -15,8 +15,8 @@ from services.errors import (
     TaskOverError,
 )
 from services.protocol.aggregation import close_round, finish_aggregation
-from services.protocol.hosted_training import request_training
 from services.protocol.initialization import start_task
+from services.protocol.jobs import request_training
 from services.protocol.resource_request import advance_task, open_round
 from services.protocol.task_management import cancel_task, change_task, delete_task, finish_by_operator
 from services.storage.database import UnitOfWork
