@@ -13,7 +13,7 @@ from client_sim.wall_round import PacedUpload, WallRound
 from fedcs_client import endpoints
 from fedcs_client.api import ApiError, AsyncApi
 from fedcs_client.endpoints import Body, Call
-from services.contract.rounds import ReportAssignment, TrainAssignment, UpdateResponse
+from services.contract.assignments import ReportAssignment, TrainAssignment, UpdateResponse
 from services.domain.channel import ChannelState
 from services.domain.nanoseconds import to_seconds
 from services.domain.rounds import SlotOutcome

@@ -14,9 +14,9 @@ from fedcs_client import endpoints
 from fedcs_client.api import AsyncApi
 from fedcs_client.encoding import UNENCODED, TransferTerms
 from fedcs_client.endpoints import Assignments, Body
+from services.contract.assignments import TrainAssignment
 from services.contract.common import EventResponse
 from services.contract.plans import Slot
-from services.contract.rounds import TrainAssignment
 from services.domain.rounds import RoundState
 from services.errors import FedCSError
 

@@ -11,7 +11,8 @@ import numpy as np
 from client_sim.round_simulation import SimulatedSlot, simulate_replacement, throughput_of
 from client_sim.scenario import Behaviour
 from client_sim.uplinks import RoundUplinks
-from services.contract.rounds import ChannelResponse, ReadyResponse, RoundSlot, ScheduleResponse
+from services.contract.assignments import ChannelResponse, ReadyResponse
+from services.contract.rounds import RoundSlot, ScheduleResponse
 from services.domain.channel import ChannelState
 from services.domain.nanoseconds import to_ns, to_seconds
 from services.domain.rounds import SlotOutcome

@@ -25,15 +25,9 @@ from client_sim.synthetic_updates import SyntheticUpdates
 from client_sim.uplinks import RoundUplinks
 from fedcs_client import endpoints
 from fedcs_client.api import ApiError, AsyncApi
+from services.contract.assignments import ChannelResponse, ReadyResponse, TrainingResponse, UpdateResponse
 from services.contract.common import EventResponse
-from services.contract.rounds import (
-    ChannelResponse,
-    ReadyResponse,
-    RoundResponse,
-    ScheduleResponse,
-    TrainingResponse,
-    UpdateResponse,
-)
+from services.contract.rounds import RoundResponse, ScheduleResponse
 from services.contract.tasks import TaskResponse
 from services.domain.jobs import TrainingState
 from services.domain.rounds import OPEN_STATES, UPLOAD_STATES, RoundState, SlotOutcome

@@ -14,8 +14,8 @@ from fedcs_client import endpoints
 from fedcs_client.api import Api
 from fedcs_client.encoding import decode_model, encode_update
 from fedcs_client.retry import ApiError
+from services.contract.assignments import ReportAssignment, TrainAssignment, UpdateResponse
 from services.contract.reports import ReportRequest
-from services.contract.rounds import ReportAssignment, TrainAssignment, UpdateResponse
 from services.domain.channel import ChannelState
 
 Parameters = Mapping[str, npt.NDArray[Any]]

@@ -15,24 +15,21 @@ from urllib.parse import quote
 import httpx
 from pydantic import BaseModel, TypeAdapter
 
-from services.contract.cells import CellChangeRequest, CellRequest, CellResponse
-from services.contract.clients import EnrolmentBatchRequest, EnrolmentBatchResponse, EnrolmentRequest
-from services.contract.reports import ReportBatchRequest, ReportBatchResponse, ReportRequest, ReportResponse
-from services.contract.rounds import (
+from services.contract.assignments import (
     AssignmentsResponse,
     DeclineRequest,
     ReadyRequest,
     ReadyResponse,
     ReportAssignment,
-    RoundRequest,
-    RoundResponse,
-    RoundSummary,
-    ScheduleResponse,
     TrainAssignment,
     TrainingRequest,
     TrainingResponse,
     UpdateResponse,
 )
+from services.contract.cells import CellChangeRequest, CellRequest, CellResponse
+from services.contract.clients import EnrolmentBatchRequest, EnrolmentBatchResponse, EnrolmentRequest
+from services.contract.reports import ReportBatchRequest, ReportBatchResponse, ReportRequest, ReportResponse
+from services.contract.rounds import RoundRequest, RoundResponse, RoundSummary, ScheduleResponse
 from services.contract.tasks import (
     DeviceEvaluationRequest,
     DeviceEvaluationResponse,

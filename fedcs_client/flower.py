@@ -12,7 +12,7 @@ import numpy.typing as npt
 from safetensors.numpy import save
 
 from fedcs_client.device import Device, DeviceEvaluation, Parameters, Resources
-from services.contract.rounds import TrainAssignment
+from services.contract.assignments import TrainAssignment
 
 Arrays = list[npt.NDArray[Any]]
 

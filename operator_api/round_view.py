@@ -6,10 +6,10 @@ import io
 from pydantic import BaseModel
 
 from services.access import Principal, Scope
+from services.contract.assignments import Grant
 from services.contract.plans import DeadlinePoint
 from services.contract.rounds import (
     CellSlot,
-    Grant,
     NotSelectedCandidate,
     RoundCellResponse,
     RoundResponse,

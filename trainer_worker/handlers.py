@@ -26,7 +26,7 @@ from services.protocol.aggregation import finish_aggregation
 from services.protocol.evaluation import finish_evaluation
 from services.protocol.initialization import finish_initialization
 from services.protocol.jobs import finish_training
-from services.storage.transfers import prepare_transfer
+from services.storage.models import prepare_transfer
 from services.tensors.encoded_files import encode_file
 from services.tensors.encodings import make_encoding
 from trainer_worker.context import WorkerContext

@@ -13,7 +13,7 @@ from operator_api.openapi import GUARDED, Responses, problems
 from operator_api.round_view import planned_slot
 from operator_api.security import Access, AuthenticatedRoute, access, unauthenticated
 from operator_api.service import Service
-from services.contract.rounds import AssignmentsResponse, ReportAssignment, TrainAssignment
+from services.contract.assignments import AssignmentsResponse, ReportAssignment, TrainAssignment
 from services.domain.nanoseconds import to_seconds
 from services.domain.rounds import Round, RoundState
 from services.domain.tasks import Clock, Dispatch

@@ -32,16 +32,9 @@ from operator_api.round_view import (
     schedule_csv,
 )
 from operator_api.security import Access, AuthenticatedRoute, access, created_at
+from services.contract.assignments import DeclineRequest, ReadyRequest, ReadyResponse
 from services.contract.common import RoundId, TaskId
-from services.contract.rounds import (
-    DeclineRequest,
-    ReadyRequest,
-    ReadyResponse,
-    RoundRequest,
-    RoundResponse,
-    RoundSummary,
-    ScheduleResponse,
-)
+from services.contract.rounds import RoundRequest, RoundResponse, RoundSummary, ScheduleResponse
 from services.domain.rounds import RoundState
 from services.errors import (
     DeadlinePassedError,

@@ -70,8 +70,7 @@ from services.protocol.evaluation import add_device_evaluation
 from services.protocol.initialization import set_initial_model, start_task
 from services.storage.database import UnitOfWork
 from services.storage.model_store import IncomingBlob
-from services.storage.tasks import ModelVersion
-from services.storage.transfers import prepare_transfer
+from services.storage.models import ModelVersion, prepare_transfer
 from services.tensors.layout import check_finite, read_layout
 
 router = APIRouter(route_class=AuthenticatedRoute)

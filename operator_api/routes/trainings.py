@@ -15,8 +15,8 @@ from operator_api.openapi import (
     together,
 )
 from operator_api.security import Access, AuthenticatedRoute, access
+from services.contract.assignments import TrainingRequest, TrainingResponse
 from services.contract.common import TrainingId
-from services.contract.rounds import TrainingRequest, TrainingResponse
 from services.errors import (
     IdempotencyKeyReusedError,
     ModelFileMissingError,

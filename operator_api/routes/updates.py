@@ -33,8 +33,8 @@ from operator_api.request_context import is_head
 from operator_api.round_view import channel_response
 from operator_api.security import Access, AuthenticatedRoute, ModelRoute, access, created_at, require_client
 from operator_api.service import Service
+from services.contract.assignments import UpdateResponse
 from services.contract.common import ClientId, Duration, RoundId
-from services.contract.rounds import UpdateResponse
 from services.domain.nanoseconds import to_seconds
 from services.domain.rounds import SlotOutcome
 from services.domain.tasks import Clock, Dispatch

@@ -19,7 +19,7 @@ from services.protocol.transitions import (
 )
 from services.storage.database import Store
 from services.storage.model_store import Blob
-from services.storage.transfers import Transfer
+from services.storage.models import Transfer
 
 ARRIVALS_KNOWN_AFTER = timedelta(seconds=1)
 """A round is closed at the earliest this long after its deadline. By then every process has recorded the

@@ -6,7 +6,7 @@ from services.domain.rounds import UPLOAD_STATES, RoundState, SlotOutcome
 from services.errors import NotSelectedError
 from services.protocol.transitions import lock_round, move_round
 from services.storage.database import Store
-from services.storage.tasks import ModelVersion
+from services.storage.models import ModelVersion
 
 
 def get_round_model(store: Store, round_id: str, client_id: str | None) -> tuple[ModelVersion, bool]:

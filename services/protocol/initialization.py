@@ -8,7 +8,7 @@ from services.errors import ModelExistsError, TaskOverError
 from services.protocol.transitions import move_task
 from services.storage.database import Store
 from services.storage.model_store import Blob
-from services.storage.transfers import Transfer
+from services.storage.models import Transfer
 
 
 def start_task(store: Store, terms: TaskTerms, now: datetime) -> Task:

@@ -32,13 +32,14 @@ from services.storage.clients import Clients, Keys
 from services.storage.coordination import IdempotencyKeys, Leases, SharedClock
 from services.storage.events import Events
 from services.storage.jobs import Jobs, Refusals, Workers
+from services.storage.models import Models
 from services.storage.past_slots import SlotHistory
 from services.storage.reports import Reports
 from services.storage.round_lists import RoundLists, Selections
 from services.storage.rounds import Rounds
 from services.storage.searches import Searches
 from services.storage.statistics import Counts, Overview, Progress
-from services.storage.tasks import Models, Tasks
+from services.storage.tasks import Tasks
 from services.storage.updates import Trainings, Updates
 
 _MAX_CONNECTIONS = {"sqlite": 8, "postgresql": 64}

@@ -11,9 +11,9 @@ import pytest
 from fedcs_client import endpoints
 from fedcs_client.api import Api, ApiError, AsyncApi
 from fedcs_client.endpoints import Body, Call
+from services.contract.assignments import TrainAssignment
 from services.contract.clients import EnrolmentRequest
 from services.contract.reports import ReportRequest
-from services.contract.rounds import TrainAssignment
 from services.contract.tasks import TaskRequest
 from services.domain.rounds import RoundState, SlotOutcome
 from services.domain.tasks import Clock, TaskState

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from operator_api.compute_pool import ComputePool
+from operator_api.service import ComputePool
 from services import gantt
 from tests.in_process_service import asgi_service
 from tests.integration.cell import assert_problem, content_digest, make_model, resources

@@ -11,7 +11,7 @@ import pytest
 
 from fedcs_client import Api, ApiError, Device, DeviceEvaluation, Resources, endpoints
 from fedcs_client.device import Parameters
-from services.contract.rounds import TrainAssignment
+from services.contract.assignments import TrainAssignment
 from tests.integration.cell import create_task, enrol_one, fresh_name, open_round, set_model
 from tests.integration.rounds_setup import eventually, get_round
 from tests.integration.scripted_server import answer, scripted_server

@@ -19,7 +19,8 @@ from client_sim.traces import NS_PER_S, Trace
 from client_sim.uplinks import RoundUplinks, TraceUplinks
 from fedcs_client import Device, Resources, endpoints
 from fedcs_client.api import ApiError, AsyncApi
-from services.contract.rounds import ChannelResponse, ReadyResponse, RoundResponse, ScheduleResponse
+from services.contract.assignments import ChannelResponse, ReadyResponse
+from services.contract.rounds import RoundResponse, ScheduleResponse
 from services.domain.nanoseconds import to_ns, to_seconds
 from tests.databases import KINDS, new_database
 from tests.in_process_service import TimedService

@@ -11,10 +11,10 @@ from client_sim.simulated_run import run_simulated
 from client_sim.synthetic_updates import SyntheticUpdates
 from fedcs_client import endpoints
 from fedcs_client.api import ApiError, AsyncApi
+from services.contract.assignments import TrainAssignment
 from services.contract.clients import EnrolmentRequest
 from services.contract.common import EventResponse
 from services.contract.reports import ReportRequest
-from services.contract.rounds import TrainAssignment
 from services.contract.tasks import TaskRequest
 from services.domain.tasks import Clock
 from tests.faults.chaos.small_network import SMALL

@@ -12,9 +12,8 @@ from services.protocol.resource_request import open_round
 from services.protocol.task_management import cancel_task
 from services.storage.database import Database, Store
 from services.storage.model_store import Blob
+from services.storage.models import ModelVersion, Transfer
 from services.storage.sql import Paging
-from services.storage.tasks import ModelVersion
-from services.storage.transfers import Transfer
 from tests.integration.storage import factories
 from tests.integration.storage.factories import MODEL, NOW, SECOND, UPDATE
 
