@@ -1,8 +1,8 @@
 """A typed client of the API, synchronous and asynchronous.
 
-Both send calls (``fedcs_client.endpoints``) until they are answered: what fails for now is tried again, with
-growing pauses, for at most ``retry_timeout_s``. A call that must not be done twice has an
-``Idempotency-Key``, the same for all of its attempts; so a service may be restarted at any time.
+Both send calls (``fedcs_client.endpoints``) and retry temporary failures with growing pauses for up to
+``retry_timeout_s``. A call that creates something has an ``Idempotency-Key``, the same for all its attempts,
+so the service may be restarted at any time.
 """
 
 import asyncio
@@ -26,11 +26,11 @@ __all__ = ["Api", "ApiError", "AsyncApi", "UnreachableError"]
 Answer = TypeVar("Answer")
 
 _MANY = httpx.Limits(max_connections=0, keepalive_expiry=4.0)
-"""No limit: each device may have a connection. The service closes what is idle for 5 s: be faster."""
+"""No limit: each device may have a connection. The service closes connections that are idle for 5 s."""
 
 
 class Api:
-    """The API for one caller at a time, such as the software of a device."""
+    """The synchronous client, for example for the software of a device."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class Api:
 
 
 class AsyncApi:
-    """The API for thousands of callers in one process, each with a key of its own."""
+    """The asynchronous client: thousands of callers in one process, each with its own key."""
 
     def __init__(
         self,
@@ -125,7 +125,7 @@ class AsyncApi:
     def events(
         self, task_id: str | None = None, round_id: str | None = None
     ) -> AbstractAsyncContextManager[AsyncIterator[EventResponse]]:
-        """What happens from the moment this is entered, without gaps; of one task or round, if given."""
+        """Follow events without gaps from the time of entry; of one task or round, if given."""
         return follow_events(self._service, self._client, task_id, round_id)
 
     async def close(self) -> None:

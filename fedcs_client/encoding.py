@@ -9,7 +9,7 @@ from services.tensors.encodings import make_encoding
 
 
 class TransferTerms(Protocol):
-    """How a round's model and updates travel: an assignment, a schedule, a task."""
+    """The encodings of a round's model and updates; assignments, schedules and tasks have them."""
 
     @property
     def model_encoding(self) -> str:
@@ -21,7 +21,7 @@ class TransferTerms(Protocol):
 
     @property
     def topk_fraction(self) -> float:
-        """Of each tensor's differences, how many a sparse encoding sends."""
+        """The share of each tensor's differences that a sparse encoding sends."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class _Unencoded:
 
 
 UNENCODED: TransferTerms = _Unencoded()
-"""Everything travels as it is."""
+"""Models and updates are not encoded."""
 
 
 def decode_model(content: bytes, terms: TransferTerms) -> bytes:

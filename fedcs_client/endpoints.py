@@ -1,6 +1,6 @@
-"""The operations of the API that devices and simulators use: what is sent, and how to read the answer.
+"""The operations of the API that devices and simulators use: each function builds the call of one.
 
-``api.send(calls.open_round(task_id))`` sends one and gives its answer.
+``api.send(endpoints.open_round(task_id))`` sends a call and returns its parsed answer.
 """
 
 import base64
@@ -47,10 +47,10 @@ _TASKS = TypeAdapter(list[TaskResponse])
 
 @dataclass(frozen=True)
 class Body:
-    """A model to be sent: its digest is computed once, however often and by however many it is sent.
+    """The model in a request body. Its digest is computed once, even if many clients send it.
 
-    With ``chunks`` it is sent as that tells, such as slowly; it is asked anew for every attempt, and gives
-    the whole content. For the asynchronous client it gives an asynchronous iterable.
+    ``chunks`` splits the content, for example to send it slowly; it is called for every attempt. For the
+    asynchronous client it returns an asynchronous iterable.
     """
 
     content: bytes
@@ -58,13 +58,13 @@ class Body:
 
     @cached_property
     def content_digest(self) -> str:
-        """The value of the header with its digest (RFC 9530)."""
+        """The value of the header ``Content-Digest`` (RFC 9530)."""
         return f"sha-256=:{base64.b64encode(hashlib.sha256(self.content).digest()).decode()}:"
 
 
 @dataclass(frozen=True)
 class Call(Generic[Answer]):
-    """One request, and how to read what is answered to it."""
+    """One request, and how to parse its answer."""
 
     method: str
     path: str
@@ -74,17 +74,17 @@ class Call(Generic[Answer]):
     params: Mapping[str, str | float] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
     is_once: bool = False
-    """Whether doing it twice would be one too many: it is sent with an ``Idempotency-Key``."""
+    """Whether it must not be executed twice: it is sent with an ``Idempotency-Key``."""
     wait_s: float = 0.0
-    """How long the service may let the caller wait on purpose."""
+    """How long the service may delay the answer of a long poll."""
 
     def read_response(self, response: httpx.Response) -> Answer:
-        """The answer, from a response of the status 2xx or 304."""
+        """Parse a response with a status 2xx or 304."""
         return self.read(response.content)
 
 
 def enrol_clients(clients: Sequence[EnrolmentRequest]) -> Call[EnrolmentBatchResponse]:
-    """Enrol clients: all of them, or none."""
+    """Enrol clients: all of them or none."""
     asked = EnrolmentBatchRequest(clients=list(clients))
     read = EnrolmentBatchResponse.model_validate_json
     return Call("POST", "/clients/batch", read, json=asked, is_once=True)
@@ -101,47 +101,47 @@ def change_cell(cell_id: str, change: CellChangeRequest) -> Call[CellResponse]:
 
 
 def remove_client(client_id: str) -> Call[None]:
-    """Forget a client."""
+    """Remove a client."""
     return Call("DELETE", f"/clients/{_quoted(client_id)}", _nothing)
 
 
 def post_report(report: ReportRequest) -> Call[ReportResponse]:
-    """Tell of a client's resources.
+    """Report a client's resources.
 
-    A report that comes twice says the same once more, so it goes without an ``Idempotency-Key``: the service
-    commits many such reports together, but each that has a key on its own.
+    A repeated report does no harm, so there is no ``Idempotency-Key``: the service commits many reports
+    without a key in one transaction.
     """
     return Call("POST", "/reports", ReportResponse.model_validate_json, json=report)
 
 
 def post_reports(reports: Sequence[ReportRequest]) -> Call[ReportBatchResponse]:
-    """Tell of many clients' resources."""
+    """Report the resources of many clients."""
     sent = ReportBatchRequest(reports=list(reports))
     return Call("POST", "/reports/batch", ReportBatchResponse.model_validate_json, json=sent, is_once=True)
 
 
 def create_task(task: TaskRequest) -> Call[TaskResponse]:
-    """Begin a training task."""
+    """Create a training task."""
     return Call("POST", "/tasks", TaskResponse.model_validate_json, json=task, is_once=True)
 
 
 def get_task(task_id: str) -> Call[TaskResponse]:
-    """A task as it stands."""
+    """The current state of a task."""
     return Call("GET", f"/tasks/{_quoted(task_id)}", TaskResponse.model_validate_json)
 
 
 def list_tasks(most: int) -> Call[list[TaskResponse]]:
-    """The tasks, the newest first."""
+    """The tasks, newest first."""
     return Call("GET", "/tasks", _TASKS.validate_json, params={"per_page": most})
 
 
 def cancel_task(task_id: str) -> Call[TaskResponse]:
-    """End a task and its open round; to do it twice changes nothing."""
+    """Cancel a task and its open round; idempotent."""
     return Call("POST", f"/tasks/{_quoted(task_id)}/cancel", TaskResponse.model_validate_json)
 
 
 def finish_task(task_id: str) -> Call[TaskResponse]:
-    """End a task as finished, after its open round; to do it twice changes nothing."""
+    """Finish a task after its open round; idempotent."""
     return Call("POST", f"/tasks/{_quoted(task_id)}/finish", TaskResponse.model_validate_json)
 
 
@@ -151,12 +151,12 @@ def delete_task(task_id: str) -> Call[None]:
 
 
 def task_metrics(task_id: str) -> Call[TaskMetrics]:
-    """How a task goes, round by round."""
+    """The metrics of a task, round by round."""
     return Call("GET", f"/tasks/{_quoted(task_id)}/metrics", TaskMetrics.model_validate_json)
 
 
 def put_initial_model(task_id: str, content: bytes | Body) -> Call[ModelVersionResponse]:
-    """Give a task its initial model, as safetensors."""
+    """Upload the initial model of a task, as safetensors."""
     body = _body(content)
     return Call(
         "PUT",
@@ -179,28 +179,28 @@ def open_round(task_id: str) -> Call[RoundResponse]:
 
 
 def get_round(round_id: str) -> Call[RoundResponse]:
-    """A round as it stands, with its schedule."""
+    """The current state of a round, with its schedule."""
     return Call("GET", f"/rounds/{_quoted(round_id)}", RoundResponse.model_validate_json)
 
 
 def newest_rounds(task_id: str, most: int) -> Call[list[RoundSummary]]:
-    """A task's rounds, the newest first."""
+    """The rounds of a task, newest first."""
     return Call("GET", "/rounds", _ROUNDS.validate_json, params={"task_id": task_id, "per_page": most})
 
 
 def get_schedule(round_id: str) -> Call[ScheduleResponse]:
-    """Who uploads when in a round; a client sees its own slot."""
+    """The upload slots of a round; a client sees only its own."""
     return Call("GET", f"/rounds/{_quoted(round_id)}/schedule", ScheduleResponse.model_validate_json)
 
 
 def close_round(round_id: str) -> Call[RoundResponse]:
-    """End a round's collection now; to do it twice changes nothing."""
+    """End the collection of updates now; idempotent."""
     return Call("POST", f"/rounds/{_quoted(round_id)}/close", RoundResponse.model_validate_json)
 
 
 @dataclass(frozen=True)
 class Assignments:
-    """What a client has to do, and the tag that names this state."""
+    """What a client has to do, and the entity tag of this state."""
 
     assignments: list[ReportAssignment | TrainAssignment]
     etag: str
@@ -211,7 +211,7 @@ class _AssignmentsCall(Call[Assignments]):
     known: Assignments | None = None
 
     def read_response(self, response: httpx.Response) -> Assignments:
-        """What the client has to do, with its tag."""
+        """Parses assignments together with their entity tag."""
         if response.status_code == HTTPStatus.NOT_MODIFIED and self.known is not None:
             return self.known
         return replace(self.read(response.content), etag=response.headers.get("ETag", ""))
@@ -220,8 +220,8 @@ class _AssignmentsCall(Call[Assignments]):
 def assignments(wait_s: float = 0.0, known: Assignments | None = None) -> Call[Assignments]:
     """What the client has to do now.
 
-    With what is ``known`` from the call before, it waits for a change, up to so long (60 s at the most); if
-    there is none, the answer is the ``known`` object itself. Without, the answer comes at once.
+    With the ``known`` assignments of the previous call, the service waits for a change for up to ``wait_s``
+    (at most 60 s); without a change, the answer is the ``known`` object. Without ``known`` it does not wait.
     """
     return _AssignmentsCall(
         "GET",
@@ -235,7 +235,7 @@ def assignments(wait_s: float = 0.0, known: Assignments | None = None) -> Call[A
 
 
 def round_model(round_id: str) -> Call[bytes]:
-    """The model to train in a round, as safetensors."""
+    """The model that a round trains, as safetensors."""
     return Call("GET", f"/rounds/{_quoted(round_id)}/model", bytes)
 
 
@@ -250,9 +250,9 @@ def upload_update(
     update_s: float | None = None,
     upload_s: float | None = None,
 ) -> Call[UpdateResponse]:
-    """Upload a client's update, as safetensors; ``encoding`` is that of the round, in which it has to be.
+    """Upload a client's update, as safetensors in the ``encoding`` of the round.
 
-    ``update_s`` is how long the update took; the other times are for tasks with a simulated clock.
+    ``update_s`` is the duration of the local update; the other times are for tasks with a simulated clock.
     """
     body = _body(content)
     headers = {"Content-Digest": body.content_digest, "Fedcs-Data-Samples": str(data_samples)}
@@ -265,7 +265,7 @@ def upload_update(
 
 
 def decline_round(round_id: str, reason: str) -> Call[RoundResponse]:
-    """Free the client's slot in a round: it will not upload."""
+    """Decline the round: the client's slot becomes free."""
     asked = DeclineRequest(reason=reason)
     path = f"/rounds/{_quoted(round_id)}/decline"
     return Call("POST", path, RoundResponse.model_validate_json, json=asked)
@@ -274,9 +274,9 @@ def decline_round(round_id: str, reason: str) -> Call[RoundResponse]:
 def mark_ready(
     round_id: str, *, throughput_bps: float | None = None, elapsed_s: float | None = None
 ) -> Call[ReadyResponse]:
-    """Say that the client's update is done, in a round with ``dispatch: on_ready``.
+    """Report that the client's update is ready, in a round with ``dispatch: on_ready``.
 
-    ``throughput_bps`` is what its uplink gives now; ``elapsed_s`` is for tasks with a simulated clock.
+    ``throughput_bps`` is the uplink's current throughput; ``elapsed_s`` is for tasks with a simulated clock.
     """
     asked = ReadyRequest(throughput_bps=throughput_bps, elapsed_s=elapsed_s)
     return Call("POST", f"/rounds/{_quoted(round_id)}/ready", ReadyResponse.model_validate_json, json=asked)
@@ -285,20 +285,20 @@ def mark_ready(
 def report_evaluation(
     task_id: str, version: int, *, accuracy: float, loss: float | None, samples: int
 ) -> Call[DeviceEvaluationResponse]:
-    """Report what a device measured of a model version on its own data, once per version."""
+    """Report how well a model version does on a device's own data, once per version."""
     measured = DeviceEvaluationRequest(accuracy=accuracy, loss=loss, samples=samples)
     path = f"/tasks/{_quoted(task_id)}/models/{version}/evaluations"
     return Call("POST", path, DeviceEvaluationResponse.model_validate_json, json=measured, is_once=True)
 
 
 def request_training(round_id: str, client_id: str, partition: int) -> Call[TrainingResponse]:
-    """Have a worker train in a simulated client's place, on this part of the task's data set."""
+    """Have a worker train for a simulated client, on this partition of the task's data set."""
     asked = TrainingRequest(round_id=round_id, client_id=client_id, partition=partition)
     return Call("POST", "/trainings", TrainingResponse.model_validate_json, json=asked, is_once=True)
 
 
 def get_training(training_id: str) -> Call[TrainingResponse]:
-    """How far a hosted training is."""
+    """The state of a hosted training."""
     return Call("GET", f"/trainings/{_quoted(training_id)}", TrainingResponse.model_validate_json)
 
 
@@ -308,19 +308,19 @@ def training_update(training_id: str) -> Call[bytes]:
 
 
 class Readiness(BaseModel):
-    """Whether the service can do its work; `degraded`: it can, but workers are not woken up."""
+    """Whether the service is ready; ``degraded``: it is, but the broker is unavailable."""
 
     status: str
     checks: dict[str, str]
 
 
 def readiness() -> Call[Readiness]:
-    """Whether the service can do its work; sent patiently, it waits until it can."""
+    """Whether the service is ready; retries wait until it is."""
     return Call("GET", "/readyz", Readiness.model_validate_json)
 
 
 def server_metrics() -> Call[str]:
-    """What the service measures of itself, in the text format of Prometheus."""
+    """The metrics of the service, in the text format of Prometheus."""
     return Call("GET", "/metrics", bytes.decode)
 
 
@@ -333,4 +333,4 @@ def _quoted(name: str) -> str:
 
 
 def _nothing(_content: bytes) -> None:
-    """There is nothing to read in an answer without content."""
+    """Parses an answer without content."""

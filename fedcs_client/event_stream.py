@@ -1,4 +1,4 @@
-"""Server-sent events: followed across breaks, by the number of the last one that came."""
+"""Server-sent events: after an interruption the stream continues after the last received event."""
 
 import asyncio
 from collections import deque
@@ -16,7 +16,7 @@ from services.contract.common import EventResponse
 async def follow_events(
     service: Service, client: httpx.AsyncClient, task_id: str | None, round_id: str | None
 ) -> AsyncIterator[AsyncIterator[EventResponse]]:
-    """The events after this is entered; a stream that breaks is taken up where it broke."""
+    """The events from the time of entry; an interrupted stream is resumed."""
     filters = {"task_id": task_id, "round_id": round_id}
     params = {name: value for name, value in filters.items() if value is not None}
     stream = _Stream(client, Attempts(service, Call("GET", "/events", bytes, params=params), None))
@@ -28,7 +28,7 @@ async def follow_events(
 
 
 class _Stream(AsyncIterator[EventResponse]):
-    """The stream, on one connection after another."""
+    """The stream, across reconnections."""
 
     def __init__(self, client: httpx.AsyncClient, attempts: Attempts[bytes]) -> None:
         self._client = client
@@ -39,22 +39,22 @@ class _Stream(AsyncIterator[EventResponse]):
         self._waiting: deque[EventResponse] = deque()
 
     async def begin(self) -> None:
-        """Be connected, and know where the stream stands: the service tells its number first."""
+        """Connect and receive the number of the latest event, which the service sends first."""
         while self._last is None:
-            await self._patiently_receive()
+            await self._receive_with_retries()
 
     async def __anext__(self) -> EventResponse:
         while not self._waiting:
-            await self._patiently_receive()
+            await self._receive_with_retries()
         return self._waiting.popleft()
 
     async def disconnect(self) -> None:
-        """Leave the connection."""
+        """Close the connection."""
         if self._response is not None:
             response, self._response = self._response, None
             await response.aclose()
 
-    async def _patiently_receive(self) -> None:
+    async def _receive_with_retries(self) -> None:
         try:
             await self._receive()
         except FAILURES as failure:
@@ -67,7 +67,7 @@ class _Stream(AsyncIterator[EventResponse]):
         part = await anext(self._parts, None)
         if part is None:
             raise BrokenAnswerError("the stream of events has ended")
-        self._attempts.forget_failures()
+        self._attempts.reset_retries()
         *messages, self._rest = (self._rest + part).split(b"\n\n")
         for message in messages:
             self._take(message)

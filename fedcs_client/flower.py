@@ -1,4 +1,4 @@
-"""Runs an existing Flower ``NumPyClient`` as a device, unchanged.
+"""Run an existing Flower ``NumPyClient`` as a device, without changing it.
 
 Flower passes parameters as a list; here every tensor has a name. ``flower_model`` makes the initial model of
 a task from a client: its tensors are named ``000``, ``001``, … in the order of the list.
@@ -18,7 +18,7 @@ Arrays = list[npt.NDArray[Any]]
 
 
 class NumPyClient(Protocol):
-    """What is used of ``flwr.client.NumPyClient``."""
+    """The methods of ``flwr.client.NumPyClient`` that are used."""
 
     def get_parameters(self, config: dict[str, Any]) -> Arrays:
         """The parameters of the client's own network."""

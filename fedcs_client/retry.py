@@ -1,4 +1,4 @@
-"""How a call is sent until it is answered: what the synchronous and the asynchronous client share."""
+"""Requests, retries and errors of a call, shared by the synchronous and the asynchronous client."""
 
 import os
 import random
@@ -21,13 +21,13 @@ _FIRST_PAUSE_S = 0.1
 _MAX_PAUSE_S = 3.0
 _CONNECT_S = 10.0
 _SILENCE_S = 60.0
-"""How long the service may be silent before an attempt is given up, beside what a call says it waits."""
+"""Read time-out of an attempt; the wait that a long poll asks for is added."""
 
 _TRY_AGAIN = {429, 502, 503, 504, 507}
 
 
 class ApiError(FedCSError):
-    """The service refuses a request; ``problem`` says why."""
+    """The service refused a request; ``problem`` says why."""
 
     cause: ClassVar[str] = "REFUSED"
 
@@ -38,13 +38,13 @@ class ApiError(FedCSError):
 
 
 class UnreachableError(FedCSError):
-    """The service did not answer, or was not able to, within the caller's retry time-out."""
+    """The service was unreachable or unavailable for longer than ``retry_timeout_s``."""
 
     cause: ClassVar[str] = "UNREACHABLE"
 
 
 class BrokenAnswerError(Exception):
-    """What came back is no answer; the next attempt may get one."""
+    """The response is invalid or reports a temporary error; the next attempt may succeed."""
 
     def __init__(self, reason: str, retry_after_s: float = 0.0) -> None:
         super().__init__(reason)
@@ -65,7 +65,7 @@ FAILURES: tuple[type[Exception], ...] = (
     *_AIOHTTP_FAILURES,
     BrokenAnswerError,
 )
-"""What the next attempt may not meet."""
+"""Failures after which the call is retried."""
 
 
 class Service:
@@ -75,24 +75,24 @@ class Service:
         try:
             parsed = httpx.URL(url)
         except httpx.InvalidURL as error:
-            raise SettingsError(f"{url!r} is no URL: {error}") from error
+            raise SettingsError(f"{url!r} is not a URL: {error}") from error
         if parsed.scheme not in ("http", "https") or not parsed.host:
-            raise SettingsError(f"{url!r} is no URL of a service, such as http://127.0.0.1:8000")
+            raise SettingsError(f"{url!r} is not the URL of a service, such as http://127.0.0.1:8000")
         self.url = url.rstrip("/")
         self.host = parsed.netloc.decode()
         self.key = key
         self.retry_timeout_s = retry_timeout_s
 
     def authorization(self, key: str | None) -> str:
-        """The value of the header ``Authorization``, with the given key or else the service's own."""
+        """The value of the header ``Authorization``, with the given key or the default key."""
         key = self.key if key is None else key
         if not (key.isascii() and key.isprintable()):
-            raise SettingsError("The API key has characters that no key has.")
+            raise SettingsError("The API key has characters that are not allowed in keys.")
         return f"Bearer {key}"
 
 
 class Attempts(Generic[Answer]):
-    """One call: its requests, the pauses between them, and its answer."""
+    """One call: its requests, the pauses between them, and its result."""
 
     def __init__(self, service: Service, call: Call[Answer], key: str | None) -> None:
         self._service = service
@@ -116,7 +116,7 @@ class Attempts(Generic[Answer]):
         self._until_s: float | None = None
 
     def request(self) -> httpx.Request:
-        """The request, for another attempt."""
+        """The request of the next attempt."""
         body = self._call.body
         chunks = body.chunks(body.content) if body and body.chunks else None
         return httpx.Request(
@@ -125,13 +125,13 @@ class Attempts(Generic[Answer]):
             params=self._call.params or None,
             headers=self._headers,
             content=chunks,
-            # A stream, as aiohttp warns of large bodies that are given as bytes.
+            # A stream, because aiohttp warns about large bodies that are given as bytes.
             stream=None if chunks else httpx.ByteStream(self._content),
             extensions={"timeout": self._timeout.as_dict()},
         )
 
     def answer(self, response: httpx.Response) -> Answer:
-        """What the service answered, if it is what was hoped for."""
+        """The parsed answer; raises if the response is an error or invalid."""
         if not response.is_success and response.status_code != HTTPStatus.NOT_MODIFIED:
             raise self.refusal(response)
         try:
@@ -139,18 +139,18 @@ class Attempts(Generic[Answer]):
         except ValueError as error:
             reason = str(error).partition("\n")[0]
             raise BrokenAnswerError(
-                f"{self._call.method} {self._call.path} is answered wrongly: {reason}"
+                f"{self._call.method} {self._call.path}: invalid answer: {reason}"
             ) from error
 
     def refusal(self, response: httpx.Response) -> ApiError | BrokenAnswerError:
-        """What is wrong, by an answer that tells it."""
+        """The error that a response reports."""
         problem = _problem(response.status_code, response.content)
         if response.status_code in _TRY_AGAIN:
             return BrokenAnswerError(_one_line(problem), _retry_after_s(response.headers))
         return ApiError(self._call, problem)
 
     def pause_after(self, failure: Exception) -> float:
-        """How long to wait before the next attempt; patience counts from the first failure."""
+        """The pause before the next attempt; raises once the retry time-out is over."""
         now_s = time.monotonic()
         if self._until_s is None:
             self._until_s = now_s + self._service.retry_timeout_s
@@ -160,22 +160,22 @@ class Attempts(Generic[Answer]):
             raise UnreachableError(f"{self._service.url} cannot be used: {_reason(failure)}") from failure
         pause_s = min(self._next_pause_s, left_s)
         self._next_pause_s = min(2 * self._next_pause_s, _MAX_PAUSE_S)
-        # Not all who wait may come back at once.
+        # Random, so that waiting clients do not return at the same time.
         return told_s + pause_s * random.uniform(0.5, 1.0)  # noqa: S311
 
-    def forget_failures(self) -> None:
-        """Be as patient as at first."""
+    def reset_retries(self) -> None:
+        """Reset the pauses and the retry time-out."""
         self._next_pause_s = _FIRST_PAUSE_S
         self._until_s = None
 
 
 def _reason(failure: Exception) -> str:
-    """Why there is no answer, in a few words."""
+    """Why the attempt failed, in a few words."""
     refused = getattr(failure.__cause__, "os_error", None)  # of aiohttp
     if isinstance(refused, OSError):
         return os.strerror(refused.errno) if refused.errno else str(refused)
     if isinstance(failure, httpx.ReadTimeout):
-        return "no answer came in time"
+        return "no answer in time"
     return " ".join(str(failure).split()) or f"no answer ({type(failure).__name__})"
 
 
@@ -184,7 +184,9 @@ def _problem(status: int, content: bytes) -> Problem:
         return Problem.model_validate_json(content)
     except ValidationError:
         title = httpx.codes.get_reason_phrase(status) or "Unknown status"
-        return Problem(title=title, status=status, detail="The answer does not say why.", cause="UNKNOWN")
+        return Problem(
+            title=title, status=status, detail="The response has no problem details.", cause="UNKNOWN"
+        )
 
 
 def _one_line(problem: Problem) -> str:
@@ -193,6 +195,6 @@ def _one_line(problem: Problem) -> str:
 
 
 def _retry_after_s(headers: Mapping[str, str]) -> float:
-    """Seconds, as the service says; a proxy may name a date, which is as good as nothing."""
+    """The header ``Retry-After`` in seconds; a date, as some proxies send, counts as 0."""
     text = headers.get("Retry-After", "")
     return float(text) if text.isdecimal() else 0.0

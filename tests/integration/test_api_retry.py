@@ -64,7 +64,7 @@ def test_other_answers_are_told_at_once(status: str) -> None:
     with scripted_server(answer(status, b"<html/>")) as server, Api(server.url, OPERATOR_KEY) as api:
         with pytest.raises(ApiError) as error:
             api.send(endpoints.readiness())
-        assert str(error.value) == f"GET /readyz: {status}: The answer does not say why."
+        assert str(error.value) == f"GET /readyz: {status}: The response has no problem details."
 
 
 def test_all_attempts_of_what_is_done_once_have_one_key() -> None:
@@ -201,8 +201,8 @@ def test_a_service_that_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         with Api(url, OPERATOR_KEY, retry_timeout_s=0.1) as api, pytest.raises(UnreachableError) as error:
             api.send(endpoints.readiness())
-        assert str(error.value) == f"{url} cannot be used: no answer came in time"
-        with pytest.raises(UnreachableError, match="no answer came in time"):
+        assert str(error.value) == f"{url} cannot be used: no answer in time"
+        with pytest.raises(UnreachableError, match="no answer in time"):
             asyncio.run(send(url))
 
 

@@ -154,7 +154,7 @@ def test_nobody_answers() -> None:
 
 
 def test_what_is_no_url() -> None:
-    assert_one_line(simulate("localhost:8000"), "'localhost:8000' is no URL of a service")
+    assert_one_line(simulate("localhost:8000"), "'localhost:8000' is not the URL of a service")
 
 
 def test_a_wrong_key(stack: Stack) -> None:
