@@ -1,7 +1,8 @@
 """Aggregation: a round's updates become the next global model (section IV-A of the paper).
 
 The norms of the updates are measured while the aggregator reads them. If an update is an outlier or exceeds
-the clipping limit, the aggregator runs a second time, without the outliers and with long updates clipped.
+a limit, the aggregator runs a second time, without the outliers, with long updates clipped and with limited
+weights.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +21,7 @@ from services.domain.clipping import (
     UpdateInfluence,
     clip_steps,
     find_outliers,
+    limit_weights,
     median_norms,
 )
 from services.domain.noise_scale import StepMoments
@@ -43,6 +45,9 @@ class Aggregator(Protocol):
     """One sentence for people."""
     takes_sparse: ClassVar[bool]
     """Whether updates may lack numbers; an aggregator that compares clients number by number needs all."""
+    averages_steps: ClassVar[bool]
+    """Whether the model moves by the mean of the clients' steps. Only then is its last step compared with
+    the clients' steps to measure their noise."""
 
     @property
     def min_updates(self) -> int:
@@ -99,12 +104,11 @@ def aggregate_updates(
     bounded = clipping.factor is not None
 
     def run(
-        used: Sequence[ReceivedUpdate], scales: Mapping[str, StepScales]
+        used: Sequence[ReceivedUpdate], weights: Mapping[str, int], scales: Mapping[str, StepScales]
     ) -> tuple[ModelBuffer, State | None, dict[str, UpdateInfluence], StepMoments]:
-        weights = aggregator.weights([update.data_samples for update in used])
         contributions = [
-            Contribution(update.client_id, update.path, weight, scales.get(update.client_id, StepScales()))
-            for update, weight in zip(used, weights, strict=True)
+            Contribution(update.client_id, update.path, weights[update.client_id], scales[update.client_id])
+            for update in used
         ]
         with (
             RoundUpdates(
@@ -122,10 +126,13 @@ def aggregate_updates(
                 for given, reader in zip(contributions, readers, strict=True)
             }
             norms = [influence.norms.parameters for influence in influences.values()]
-            moments = readers.total.moments(norms, model, previous)
+            last_model = previous if aggregator.averages_steps else None
+            moments = readers.total.moments(norms, model, last_model)
         return next_model, next_state, influences, moments
 
-    next_model, next_state, influences, moments = run(updates, {})
+    unscaled = {update.client_id: StepScales() for update in updates}
+    weights = _weights(aggregator, updates)
+    next_model, next_state, influences, moments = run(updates, weights, unscaled)
     steps = {client_id: influence.norms for client_id, influence in influences.items()}
     outliers = find_outliers(steps, current.norms())
     used = [update for update in updates if update.client_id not in outliers]
@@ -134,7 +141,14 @@ def aggregate_updates(
     if not used:
         return Aggregated(None, None, AggregationRecord(medians, {}, outliers))
     scales = clip_steps(steps, clipping)
-    if outliers or any(scale.clips for scale in scales.values()):
-        next_model, next_state, influences, moments = run(used, scales)
+    limited = limit_weights(_weights(aggregator, used), steps, scales, clipping)
+    if (limited, scales) != (weights, unscaled):
+        next_model, next_state, influences, moments = run(used, limited, scales)
     record = AggregationRecord(medians, influences, outliers, moments)
     return Aggregated(next_model, next_state, record)
+
+
+def _weights(aggregator: Aggregator, updates: Sequence[ReceivedUpdate]) -> dict[str, int]:
+    """The weight of each client."""
+    weights = aggregator.weights([update.data_samples for update in updates])
+    return {update.client_id: weight for update, weight in zip(updates, weights, strict=True)}

@@ -20,6 +20,7 @@ class Krum:
 
     summary: ClassVar[str] = "The one update that is nearest to its neighbours."
     takes_sparse: ClassVar[bool] = False
+    averages_steps: ClassVar[bool] = False
 
     byzantine: int = parameter(
         1,

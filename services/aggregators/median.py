@@ -16,6 +16,7 @@ class Median:
 
     summary: ClassVar[str] = "The median of every number; every client counts the same."
     takes_sparse: ClassVar[bool] = False
+    averages_steps: ClassVar[bool] = False
     min_updates: ClassVar[int] = 1
 
     def weights(self, data_samples: Sequence[int]) -> list[int]:

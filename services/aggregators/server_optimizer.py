@@ -30,6 +30,7 @@ class ServerOptimizer(WeightedAverage):
     blocks, and the number of rounds.
     """
 
+    averages_steps: ClassVar[bool] = False
     moments: ClassVar[tuple[str, ...]]
     """The names of its moments."""
 

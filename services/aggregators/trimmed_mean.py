@@ -25,6 +25,7 @@ class TrimmedMean:
         "The mean of every number without its largest and smallest values; every client counts the same."
     )
     takes_sparse: ClassVar[bool] = False
+    averages_steps: ClassVar[bool] = False
     min_updates: ClassVar[int] = 1
 
     trim: float = parameter(

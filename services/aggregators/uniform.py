@@ -16,6 +16,7 @@ class UniformAverage:
 
     summary: ClassVar[str] = "The plain average of the updates: every client counts the same."
     takes_sparse: ClassVar[bool] = True
+    averages_steps: ClassVar[bool] = True
     min_updates: ClassVar[int] = 1
 
     def weights(self, data_samples: Sequence[int]) -> list[int]:

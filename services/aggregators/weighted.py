@@ -22,6 +22,7 @@ class WeightedAverage:
 
     summary: ClassVar[str] = "The average of the updates, weighted by samples (FedAvg)."
     takes_sparse: ClassVar[bool] = True
+    averages_steps: ClassVar[bool] = True
     min_updates: ClassVar[int] = 1
 
     weight_cap_factor: float | None = parameter(

@@ -119,6 +119,7 @@ class Last:
 
     summary: ClassVar[str] = "The last update."
     takes_sparse: ClassVar[bool] = True
+    averages_steps: ClassVar[bool] = False
     min_updates: ClassVar[int] = 1
     runs: int = 0
 
