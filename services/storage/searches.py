@@ -9,7 +9,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from sqlalchemy import ColumnElement, Select, and_, desc, exists, func, or_, select, type_coerce
+from sqlalchemy import ColumnElement, Select, desc, exists, func, or_, select, type_coerce
 
 from services.access import ApiKey, Scope
 from services.domain.rounds import OPEN_STATES, SlotOutcome
@@ -38,6 +38,7 @@ class ClientState(StrEnum):
 
     REPORTING = "reporting"
     STALE = "stale"
+    """It has not reported recently; a search finds those that never reported too."""
     SILENT = "silent"
     """It has never reported."""
 
@@ -280,11 +281,10 @@ def _client_conditions(search: ClientSearch, fresh_since: datetime) -> list[Colu
 
 def _in_state(state: ClientState, fresh_since: datetime) -> ColumnElement[bool]:
     own = resource_reports.c.client_serial == clients.c.serial
+    if state is ClientState.SILENT:
+        return ~exists().where(own)
     fresh = exists().where(own, resource_reports.c.observed_at >= fresh_since)
-    if state is ClientState.REPORTING:
-        return fresh
-    ever = exists().where(own)
-    return ~ever if state is ClientState.SILENT else and_(ever, ~fresh)
+    return fresh if state is ClientState.REPORTING else ~fresh
 
 
 def _as_reliable_as(reliability: Reliability) -> ColumnElement[bool]:

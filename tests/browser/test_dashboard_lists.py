@@ -60,7 +60,7 @@ def test_enrol_find_and_remove_a_client(operator_page: Page, here: Site, watched
     for text, state, reliability, found in (
         ("vehicle=bus", "", "", ["bus 7"]),
         ("BUS", "silent", "unknown", ["bus 7"]),
-        ("", "stale", "", []),
+        ("", "stale", "", ["bus 7"]),  # it has never reported
         (selected, "reporting", "reliable", [selected]),
         (selected, "", "unreliable", []),
     ):

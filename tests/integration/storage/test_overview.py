@@ -7,6 +7,8 @@ from services.protocol.aggregation import close_round
 from services.protocol.initialization import start_task
 from services.protocol.resource_request import open_round
 from services.storage.database import Database
+from services.storage.searches import ClientSearch, ClientState
+from services.storage.sql import Paging
 from tests.integration.storage import factories
 from tests.integration.storage.factories import NOW, SECOND, UPDATE
 
@@ -57,9 +59,24 @@ def test_clients_with_a_fresh_report(database: Database) -> None:
         moments = {"old": [NOW - timedelta(hours=2)], "new": [NOW - timedelta(hours=2), NOW - SECOND, NOW]}
         for client_id, observed in moments.items():
             uow.reports.add([factories.report(serials[client_id], observed_at=item) for item in observed])
-        assert uow.overview.clients(NOW - timedelta(hours=1)) == (3, 1)
+        fresh_since = NOW - timedelta(hours=1)
+        assert uow.overview.clients(fresh_since) == (3, 1)
         assert uow.overview.clients(NOW) == (3, 1)
         assert uow.overview.clients(NOW + SECOND) == (3, 0)
+        in_state = {
+            state: {
+                client.client_id
+                for client in uow.searches.clients(
+                    ClientSearch(state=state), fresh_since, Paging(1, 20)
+                ).items
+            }
+            for state in ClientState
+        }
+    assert in_state == {
+        ClientState.REPORTING: {"new"},
+        ClientState.STALE: {"old", "silent"},
+        ClientState.SILENT: {"silent"},
+    }
 
 
 def test_jobs_that_wait_and_those_under_way(database: Database) -> None:
