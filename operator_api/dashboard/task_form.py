@@ -86,16 +86,18 @@ _GROUPS: Mapping[str, tuple[str, str]] = {
     "What is trained": ("name model dataset", "own_model own_dataset partition_scheme seed"),
     "Who takes part": (
         "policy request_fraction labels",
-        "min_clients min_updates report_max_age_s report_window_s allow_busy_clients",
+        "min_clients min_updates report_max_age_s report_window_s allow_busy_clients cooldown max_share",
     ),
     "Radio and time": (
         "round_deadline_s deadline_mode resource_blocks update_encoding clock auto_advance",
         "min_resource_blocks priority min_round_deadline_s deadline_slack model_encoding topk_fraction "
-        "model_size_bytes selection_s aggregation_s slot_enforcement slot_grace_s idle_timeout_s",
+        "model_size_bytes selection_s aggregation_s dispatch planning_factor correct_estimates cap_reports "
+        "slot_enforcement slot_grace_s idle_timeout_s",
     ),
     "Learning": (
         "local_epochs batch_size learning_rate aggregation",
-        "learning_rate_decay learning_rate_decay_s update_clip_factor max_update_norm",
+        "learning_rate_decay learning_rate_decay_s local_momentum weight_decay gradient_clip_norm "
+        "proximal_mu calibrated_loss update_clip_factor max_update_norm evaluate_initial_model",
     ),
     "When it ends": ("max_rounds final_deadline_s target_accuracy", "target_metric"),
 }
@@ -112,14 +114,14 @@ _CHOICES: Mapping[str, Sequence[tuple[str, str]]] = {
 def _field(name: str) -> FormField:
     """A field of the contract, by its JSON schema."""
     if name in _OWN:
-        return FormField(name, f"Own {label_of(_OWN[name]).lower()}", "Instead, as package.module:name.")
+        return FormField(name, label_of(name), "Instead, as package.module:name.")
     schema: dict[str, Any] = _SCHEMA["properties"][name]
     default = _PAPER_DEADLINE if name == "round_deadline_s" else schema.get("default")
-    variants = [_resolved(one) for one in (schema, *schema.get("anyOf", ()))]
+    variants = [_resolved(variant) for variant in (schema, *schema.get("anyOf", ()))]
     options = _CHOICES.get(name) or next(
-        ([(value, value) for value in one["enum"]] for one in variants if "enum" in one), ()
+        ([(value, value) for value in variant["enum"]] for variant in variants if "enum" in variant), ()
     )
-    kinds = {one.get("type") for one in variants}
+    kinds = {variant.get("type") for variant in variants}
     is_number = bool(kinds & {"number", "integer"})
     return FormField(
         name=name,
@@ -155,14 +157,14 @@ def _plain(description: str) -> str:
 def _parameter_fields(choice: str, kinds: Mapping[str, Any]) -> list[FormField]:
     """The parameters of all policies or aggregators."""
 
-    def made(kind: str, one: Parameter) -> FormField:
-        label = one.name.replace("_", " ").capitalize()
-        default = "" if one.default is None else f"{one.default:g}"
-        hint = _plain(one.description)
-        name = f"{choice}.{kind}.{one.name}"
+    def made(kind: str, parameter: Parameter) -> FormField:
+        label = parameter.name.replace("_", " ").capitalize()
+        default = "" if parameter.default is None else f"{parameter.default:g}"
+        hint = _plain(parameter.description)
+        name = f"{choice}.{kind}.{parameter.name}"
         return FormField(name, label, f"{kind}: {hint}", "number", default, belongs_to=f"{choice}={kind}")
 
-    return [made(name, one) for name, kind in kinds.items() for one in parameters_of(kind)]
+    return [made(name, parameter) for name, kind in kinds.items() for parameter in parameters_of(kind)]
 
 
 def _make_groups() -> list[FieldGroup]:
@@ -182,8 +184,8 @@ def _make_groups() -> list[FieldGroup]:
 
 
 GROUPS = _make_groups()
-FIELDS = {one.name: one for group in GROUPS for one in (*group.common, *group.more)}
-_DEFAULTS = {name: one.default for name, one in FIELDS.items()}
+FIELDS = {shown.name: shown for group in GROUPS for shown in (*group.common, *group.more)}
+_DEFAULTS = {name: shown.default for name, shown in FIELDS.items()}
 
 
 @dataclass(frozen=True)
@@ -202,7 +204,7 @@ class _UnreadableLabelsError(ValueError):
 def read_task(form: Mapping[str, str]) -> TaskRequest | TaskForm:
     """The task that a form describes; if it cannot be, the form again, with what is wrong."""
     try:
-        return TaskRequest.model_validate(_given(form))
+        return TaskRequest.model_validate(_content(form))
     except ValidationError as error:
         return refused(form, error.errors())
     except _UnreadableLabelsError:
@@ -211,32 +213,34 @@ def read_task(form: Mapping[str, str]) -> TaskRequest | TaskForm:
 
 def _entered(form: Mapping[str, str]) -> dict[str, str]:
     """What the form shows again; a box that is not ticked is not sent."""
-    unticked = {name: "" for name, one in FIELDS.items() if one.kind == "check"}
+    unticked = {name: "" for name, shown in FIELDS.items() if shown.kind == "check"}
     return {**_DEFAULTS, **unticked, **form}
 
 
-def _given(form: Mapping[str, str]) -> dict[str, Any]:
+def _content(form: Mapping[str, str]) -> dict[str, Any]:
     """The fields of the request; those that the form does not have are left to the contract."""
-    given: dict[str, Any] = {}
-    for name, one in FIELDS.items():
+    content: dict[str, Any] = {}
+    for name, shown in FIELDS.items():
         text = form.get(name, "").strip()
-        if one.belongs_to:
-            choice, kind = one.belongs_to.split("=")
-            if text != one.default and name in form and form.get(choice) == kind:
-                parameters = given.setdefault(f"{choice}_parameters", {})
+        if shown.belongs_to:
+            choice, kind = shown.belongs_to.split("=")
+            if text != shown.default and name in form and form.get(choice) == kind:
+                parameters = content.setdefault(f"{choice}_parameters", {})
                 parameters[name.rpartition(".")[2]] = as_number(text) if text else None
-        elif one.kind == "check":
-            given[name] = bool(text)
+        elif shown.kind == "check":
+            content[name] = bool(text)
         elif not text:
-            if name in form and one.default:  # it was emptied: none, if the contract allows that
-                given[name] = None
+            if name in form and shown.default:  # it was emptied: none, if the contract allows that
+                content[name] = None
         elif name == "labels":
-            given[name] = _labels(text)
+            content[name] = _labels(text)
         else:
-            given[_OWN.get(name, name)] = as_share(name, as_number(text)) if one.kind == "number" else text
+            content[_OWN.get(name, name)] = (
+                as_share(name, as_number(text)) if shown.kind == "number" else text
+            )
     if cells := [name.removeprefix("cell:") for name in form if name.startswith("cell:")]:
-        given["cells"] = cells
-    return given
+        content["cells"] = cells
+    return content
 
 
 def _labels(text: str) -> dict[str, str]:
@@ -258,8 +262,15 @@ def refused(form: Mapping[str, str], errors: Sequence[Any]) -> TaskForm:
             name = f"{choice}.{values[choice]}.{rest[0]}"
             found.setdefault(name, f"{label_of(rest[0])} {error['msg']}")
         else:
+            name = _own_field(form, name)
             found.setdefault(name, explain(name, error))
     return TaskForm(values, found)
+
+
+def _own_field(form: Mapping[str, str], name: str) -> str:
+    """The field that was filled in for a field of the request: ``own_model`` for ``model``."""
+    own = f"own_{name}"
+    return own if own in _OWN and form.get(own, "").strip() else name
 
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
@@ -274,15 +285,15 @@ def show_form(request: Request, service: ServiceDep) -> Response:
 @router.post("/dashboard/tasks", openapi_extra=access(Access.MANAGE))
 def create_task(request: Request, form: FormDep, service: ServiceDep) -> Response:
     """Start a task, or show the form again with what is wrong."""
-    asked = read_task(form)
-    if isinstance(asked, TaskForm):
-        return _page(request, service, asked, status=422)
+    wanted = read_task(form)
+    if isinstance(wanted, TaskForm):
+        return _page(request, service, wanted, status=422)
     with service.database.unit_of_work() as uow:
         try:
-            require_task_cells(uow, asked)
+            require_task_cells(uow, wanted)
         except RequestValidationError as error:
             return _page(request, service, refused(form, error.errors()), status=422)
-        task = start_task(uow, asked.terms(), service.database.now())
+        task = start_task(uow, wanted.terms(), service.database.now())
         uow.commit()
     url = request.app.state.dashboard.templates.url(f"/dashboard/tasks/{task.task_id}")
     return RedirectResponse(url, 303)
@@ -291,7 +302,4 @@ def create_task(request: Request, form: FormDep, service: ServiceDep) -> Respons
 def _page(request: Request, service: Service, form: TaskForm, *, status: int = 200) -> Response:
     with service.database.reading() as store:
         cells = store.cells.all()
-    labels = {name: one.label for name, one in FIELDS.items()} | {"cells": "Cells"}
-    return render(
-        request, "task_new.html", status=status, form=form, groups=GROUPS, cells=cells, labels=labels
-    )
+    return render(request, "task_new.html", status=status, form=form, groups=GROUPS, cells=cells)

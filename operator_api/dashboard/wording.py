@@ -63,7 +63,9 @@ def outcome_name(outcome: str) -> str:
 _LABELS = {
     "name": "Name",
     "model": "Network",
+    "own_model": "Own network",
     "dataset": "Data set",
+    "own_dataset": "Own data set",
     "policy": "Policy",
     "request_fraction": "Share of clients asked",
     "round_deadline_s": "Round deadline",
@@ -86,8 +88,11 @@ _LABELS = {
     "max_update_norm": "Largest update norm",
     "learning_rate_decay_s": "Learning rate decays every",
     "local_epochs": "Local epochs",
-    "idle_timeout_s": "Close after silence of",
+    "idle_timeout_s": "Longest silence",
     "slot_grace_s": "Slot grace time",
+    "deadline_slack": "Deadline slack",
+    "max_share": "Largest share of rounds",
+    "cap_reports": "Limit reports to plausible figures",
 }
 _UNITS = {"_s": "s", "_bytes": "bytes", "_fraction": "%", "_share": "%", "_accuracy": "%", "_slack": "%"}
 
@@ -152,7 +157,10 @@ def explain(name: str, error: Mapping[str, Any]) -> str:
     for start, words in _COMPLAINTS.items():
         if kind.startswith(start):
             return f"{label} {words.format_map(context)}"
-    return f"{label}: {with_labels(error['msg'].removeprefix('Value error, '))}"
+    reason = with_labels(error["msg"].removeprefix("Value error, "))
+    if reason.startswith(label.lower()):
+        return reason[0].upper() + reason[1:]
+    return f"{label}: {reason}"
 
 
 _EVENTS = {

@@ -39,8 +39,18 @@ def test_pages_and_pictures_have_the_same_colours() -> None:
 def test_every_field_of_a_task_is_in_the_form() -> None:
     special = {"policy_parameters", "aggregation_parameters", "cells"}
     assert TaskRequest.model_fields.keys() - special <= FIELDS.keys()
-    names = [one.name for group in GROUPS for one in (*group.common, *group.more)]
+    names = [field.name for group in GROUPS for field in (*group.common, *group.more)]
     assert len(names) == len(set(names))
+
+
+def test_fields_of_clients_and_uploads_are_in_their_groups() -> None:
+    group_of = {field.name: group.title for group in GROUPS for field in group.more}
+    assert [group_of[name] for name in ("max_share", "cooldown", "dispatch", "weight_decay")] == [
+        "Who takes part",
+        "Who takes part",
+        "Radio and time",
+        "Learning",
+    ]
 
 
 def test_the_form_as_it_is_first_shown_asks_for_the_paper_s_task() -> None:
@@ -62,14 +72,19 @@ def test_the_form_as_it_is_first_shown_asks_for_the_paper_s_task() -> None:
         (
             {"min_resource_blocks": "11"},
             "min_resource_blocks",
-            "is more than resource blocks",
+            "Fewest resource blocks is more than resource blocks",
         ),
+        ({"own_model": "a b"}, "own_model", "Own network contains characters that are not allowed"),
+        ({"own_dataset": "nope"}, "own_dataset", "Own data set: unknown data set"),
+        ({"max_share": "0"}, "max_share", "Largest share of rounds must be more than 0 %"),
+        ({"deadline_slack": "-1"}, "deadline_slack", "Deadline slack must be at least 0 %"),
+        ({"idle_timeout_s": "0"}, "idle_timeout_s", "Longest silence must be more than 0 s"),
         (
             {"aggregation": "weighted", "aggregation.weighted.weight_cap_factor": "-2"},
             "aggregation.weighted.weight_cap_factor",
             "Weight cap factor must be ",
         ),
-        ({"policy": "best"}, "policy", "unknown policy"),
+        ({"policy": "best"}, "policy", "Policy: unknown policy"),
     ],
 )
 def test_what_is_wrong_is_said_in_words_at_its_field(
@@ -78,7 +93,7 @@ def test_what_is_wrong_is_said_in_words_at_its_field(
     refused = read_task({"round_deadline_s": "60"} | entered)
     assert isinstance(refused, TaskForm)
     assert list(refused.errors) == [field]
-    assert reason in refused.errors[field]
+    assert refused.errors[field].startswith(reason)
     assert refused.values[field] == entered[field], "it is shown again"
 
 
