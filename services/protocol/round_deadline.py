@@ -99,9 +99,9 @@ def _draw(
         ids = store.clients.ids_of(clients.serials[known])
         names = [ids.get(serial, "") for serial in clients.serials[known].tolist()]
         history = store.rounds.history(task.serial, names)
+    times = [estimate_times(reports, local_work(task, round_, cell)) for cell in cells]
     everyone = [
-        Candidates(estimate_times(reports, local_work(task, round_, cell)), reports, history)
-        for cell in cells
+        Candidates(of_cell.scaled(round_.terms.planning_factor), reports, history) for of_cell in times
     ]
     rng = np.random.default_rng([task.terms.seed, round_.number, 1])
 
