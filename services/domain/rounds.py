@@ -64,7 +64,7 @@ class RoundTerms:
         """The simulated time that a round costs: its full deadline, as the paper counts.
 
         Clients wait for the next round, even if the last upload ends earlier. Without a deadline the cost is
-        the duration. A round with an adaptive deadline ends when all updates have been received.
+        the duration. A round with an adaptive deadline ends when every slot has its outcome.
         """
         if not self.has_deadline:
             return duration_s
@@ -278,6 +278,11 @@ class Slot:
         """Whether its update was received, even if it was left out of the model later."""
         left_out = self.outcome is SlotOutcome.REJECTED and self.elapsed_s is not None
         return self.outcome is SlotOutcome.RECEIVED or left_out
+
+    @property
+    def ended_in_time(self) -> bool:
+        """Whether it had its outcome before the deadline."""
+        return self.arrived_in_time or self.outcome in (SlotOutcome.DECLINED, SlotOutcome.REFUSED)
 
 
 class SlotChange(TypedDict, total=False):

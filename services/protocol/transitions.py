@@ -8,12 +8,14 @@ from datetime import datetime
 from typing import Unpack
 
 from services.domain.jobs import JobKind, Training, TrainingState
+from services.domain.nanoseconds import to_seconds
 from services.domain.rounds import (
     BLOCK_HOLDING_STATES,
     ROUND_TRANSITIONS,
     Round,
     RoundChange,
     RoundState,
+    SlotOutcome,
 )
 from services.domain.tasks import (
     OUTCOME_DETAILS,
@@ -108,8 +110,11 @@ def end_round(
     else:
         slots = store.rounds.slots(round_.serial)
         ends_s = [slot.elapsed_s for slot in slots if slot.elapsed_s is not None]
+        if round_.latest_ns is not None and any(slot.outcome is SlotOutcome.REFUSED for slot in slots):
+            ends_s.append(to_seconds(round_.latest_ns))
         duration_s = max(ends_s, default=0.0) + round_.terms.aggregation_s
-        is_complete = bool(slots) and all(slot.arrived_in_time for slot in slots)
+        # Without a known time of an outcome, a round has its full length: time has to pass.
+        is_complete = bool(ends_s) and all(slot.ended_in_time for slot in slots)
         elapsed_s = task.elapsed_s + round_.terms.simulated_cost_s(duration_s, is_complete=is_complete)
     round_ = move_round(
         store,

@@ -8,12 +8,19 @@ import pytest
 from services.domain.clipping import AggregationRecord
 from services.domain.jobs import JobKind
 from services.domain.noise_scale import NoiseEstimate, StepMoments
-from services.domain.rounds import Round, RoundState
-from services.domain.tasks import Clock, DeadlineMode, TaskState
+from services.domain.rounds import Round, RoundState, SlotOutcome
+from services.domain.tasks import Clock, DeadlineMode, Dispatch, TaskState
 from services.protocol.aggregation import close_round, finish_aggregation
+from services.protocol.ready import mark_ready
 from services.protocol.resource_request import end_report_window, open_round
 from services.protocol.transitions import end_round
-from services.protocol.upload import ReceivedUpdate, UploadTiming, accept_updates
+from services.protocol.upload import (
+    ReceivedUpdate,
+    UploadTiming,
+    accept_updates,
+    decline_slot,
+    record_late,
+)
 from services.storage.database import UnitOfWork
 from tests.integration.storage import factories
 from tests.integration.storage.factories import NOW, SECOND, UPDATE
@@ -101,20 +108,72 @@ def test_a_simulated_round_costs_what_it_took_if_all_updates_came(uow: UnitOfWor
     round_ = adaptive_round(uow, aggregation_s=0.25)
     for number, slot in enumerate(uow.rounds.slots(round_.serial)):
         upload(uow, round_, slot.client_id, 3.0 + number / 2)
-    ended = end_round(
-        uow, uow.tasks.get(round_.task_id), uow.rounds.get(round_.round_id), RoundState.FAILED, NOW
-    )
-    assert ended.task_elapsed_s == pytest.approx(3.0 + (round_.selected - 1) / 2 + 0.25)
+    assert failed_round_s(uow, round_) == pytest.approx(3.0 + (round_.selected - 1) / 2 + 0.25)
 
 
 def test_a_simulated_round_costs_its_deadline_if_an_update_is_missing(uow: UnitOfWork) -> None:
     round_ = adaptive_round(uow)
     upload(uow, round_, uow.rounds.slots(round_.serial)[0].client_id, 3.0)
     close_round(uow, round_.round_id, NOW)
-    ended = end_round(
-        uow, uow.tasks.get(round_.task_id), uow.rounds.get(round_.round_id), RoundState.FAILED, NOW
-    )
-    assert ended.task_elapsed_s == round_.terms.round_deadline_s
+    assert failed_round_s(uow, round_) == round_.terms.round_deadline_s
+
+
+def failed_round_s(uow: UnitOfWork, round_: Round) -> float:
+    task, round_ = uow.tasks.get(round_.task_id), uow.rounds.get(round_.round_id)
+    cost_s = end_round(uow, task, round_, RoundState.FAILED, NOW).task_elapsed_s
+    assert cost_s is not None
+    return cost_s
+
+
+def test_a_declined_slot_does_not_cost_the_deadline(uow: UnitOfWork) -> None:
+    round_ = adaptive_round(uow)
+    first, *others = uow.rounds.slots(round_.serial)
+    for slot in others:
+        upload(uow, round_, slot.client_id, 4.0)
+    decline_slot(uow, round_.round_id, first.client_id, "no power", NOW)
+    assert uow.rounds.get(round_.round_id).state is RoundState.AGGREGATING
+    assert failed_round_s(uow, round_) == pytest.approx(4.0)
+
+
+def test_a_refused_slot_costs_the_time_until_it_was_refused(uow: UnitOfWork) -> None:
+    """There is nobody to replace its client."""
+    round_ = adaptive_round(uow, *CLIENTS[:3], dispatch=Dispatch.ON_READY, deadline_slack=1.0)
+    *others, last = uow.rounds.slots(round_.serial)
+    for number, slot in enumerate(others):
+        mark_ready(uow, round_.round_id, slot.client_id, NOW, elapsed_s=2.0 + number)
+        upload(uow, round_, slot.client_id, 3.0 + number)
+    mark_ready(uow, round_.round_id, last.client_id, NOW, throughput_bps=1.0, elapsed_s=4.5)
+    outcomes = [slot.outcome for slot in uow.rounds.slots(round_.serial)]
+    assert outcomes == [*[SlotOutcome.RECEIVED] * len(others), SlotOutcome.REFUSED]
+    assert failed_round_s(uow, round_) == pytest.approx(4.5)
+
+
+def test_a_late_update_costs_the_deadline(uow: UnitOfWork) -> None:
+    round_ = adaptive_round(uow)
+    first, *others = uow.rounds.slots(round_.serial)
+    for slot in others:
+        upload(uow, round_, slot.client_id, 4.0)
+    late = UploadTiming(NOW, round_.terms.round_deadline_s + 1)
+    record_late(uow, round_.round_id, first.client_id, late, NOW)
+    assert failed_round_s(uow, round_) == round_.terms.round_deadline_s
+
+
+def test_a_round_that_all_clients_declined_costs_its_deadline(uow: UnitOfWork) -> None:
+    """Nothing says when; if it cost nothing, the task could go on for ever."""
+    round_ = adaptive_round(uow)
+    for slot in uow.rounds.slots(round_.serial):
+        decline_slot(uow, round_.round_id, slot.client_id, "no power", NOW)
+    assert uow.rounds.get(round_.round_id).state is RoundState.FAILED
+    assert uow.tasks.get(round_.task_id).elapsed_s == round_.terms.round_deadline_s
+
+
+@pytest.mark.parametrize("factor", [0.5, 2.0])
+def test_the_choice_has_the_times_that_clients_are_selected_with(factor: float, uow: UnitOfWork) -> None:
+    round_ = adaptive_round(uow, dispatch=Dispatch.ON_READY, planning_factor=factor)
+    assert round_.terms.deadline_tradeoff is not None
+    (best,) = [point for point in round_.terms.deadline_tradeoff if point.relative_cost == 1]
+    assert round_.selected == best.clients == best_count(4.0)
+    assert round_.terms.round_deadline_s == pytest.approx(5 * 1.1)
 
 
 def test_a_round_without_clients_costs_the_shortest_deadline(uow: UnitOfWork) -> None:
