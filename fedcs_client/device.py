@@ -1,8 +1,11 @@
 """A device: its whole life around two functions of the user, one that reports and one that trains."""
 
+import logging
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from http import HTTPStatus
 from threading import Event
 from typing import Any
 
@@ -13,15 +16,20 @@ from safetensors.numpy import load, save
 from fedcs_client import endpoints
 from fedcs_client.api import Api
 from fedcs_client.encoding import decode_model, encode_update
-from fedcs_client.retry import ApiError
+from fedcs_client.retry import ApiError, UnreachableError
 from services.contract.assignments import ReportAssignment, TrainAssignment, UpdateResponse
 from services.contract.reports import ReportRequest
 from services.domain.channel import ChannelState
+from services.errors import BadTensorsError
 
 Parameters = Mapping[str, npt.NDArray[Any]]
 """The tensors of a model, by name."""
 
-_RETRY_PAUSE_S = 1.0
+_OUTAGE_PAUSE_S = 5.0
+"""Pause after an outage that was longer than ``retry_timeout_s``."""
+_MAX_REASON = 128
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -42,13 +50,24 @@ class DeviceEvaluation:
     samples: int
 
 
+@dataclass(frozen=True)
+class Trained:
+    """Trained tensors, and how many samples they were trained on."""
+
+    parameters: Parameters
+    samples: int
+
+
 class Device:
     """A device that takes part in federated training.
 
     ``report`` returns the device's resources. ``train`` gets the tensors of the model and the assignment, and
-    returns the trained tensors; None declines the round. ``evaluate``, if given, measures every model before
-    it is trained. Retries, resumed downloads, digests, encodings and the offset to the service's clock are
-    handled here.
+    returns the trained tensors, or ``Trained`` if it used fewer samples than reported; None declines the
+    round. ``evaluate``, if given, measures every model before it is trained. Retries, resumed downloads,
+    digests, encodings and the offset to the service's clock are handled here.
+
+    A round is trained once. If the service refuses the update, the device logs the reason and declines the
+    round. During an outage the device waits.
     """
 
     def __init__(
@@ -58,7 +77,7 @@ class Device:
         key: str,
         *,
         report: Callable[[], Resources],
-        train: Callable[[Parameters, TrainAssignment], Parameters | None],
+        train: Callable[[Parameters, TrainAssignment], Parameters | Trained | None],
         evaluate: Callable[[Parameters], DeviceEvaluation] | None = None,
         poll_s: float = 60.0,
         retry_timeout_s: float = 60.0,
@@ -71,6 +90,8 @@ class Device:
         self._evaluate = evaluate
         self._evaluated: set[tuple[str, int]] = set()
         self._poll_s = poll_s
+        self._tried: set[str] = set()
+        """Rounds whose assignment was done or refused."""
         self._stopping = Event()
 
     def run(self, rounds: int | None = None) -> int:
@@ -79,32 +100,61 @@ class Device:
         Returns the number of accepted updates.
         """
         accepted = 0
+        has_reported = False
         known: endpoints.Assignments | None = None
-        self._send_report(None)
         while not self._stopping.is_set() and (rounds is None or accepted < rounds):
-            found = self._api.send(endpoints.assignments(self._poll_s if known else 0.0, known))
-            received_s = time.monotonic()
-            if found is known:
-                continue
-            known = found
-            for assignment in found.assignments:
-                try:
-                    if isinstance(assignment, ReportAssignment):
-                        self._send_report(assignment.task_id)
-                    else:
-                        accepted += self._take_part(assignment, received_s)
-                except ApiError:  # such as: too late, or the round was closed
-                    self._stopping.wait(_RETRY_PAUSE_S)
-                    known = None
+            try:
+                if not has_reported:
+                    self._send_report(None)
+                    has_reported = True
+                found = self._api.send(endpoints.assignments(self._poll_s if known else 0.0, known))
+                if found is known:
+                    continue
+                received_s = time.monotonic()
+                self._tried &= {assignment.round_id for assignment in found.assignments}
+                for assignment in found.assignments:
+                    accepted += self._do(assignment, received_s)
+                known = found
+            except UnreachableError as error:
+                _log.warning("%s", error)
+                self._stopping.wait(min(self._poll_s, _OUTAGE_PAUSE_S))
+                known = None
         return accepted
 
     def stop(self) -> None:
-        """Let ``run`` return after the current assignment or poll; may be called from another thread."""
+        """Let ``run`` return after the current poll or training; may be called from another thread.
+
+        If the device waits for its upload slot, it declines the round.
+        """
         self._stopping.set()
 
     def close(self) -> None:
         """Close all connections."""
         self._api.close()
+
+    def _do(self, assignment: ReportAssignment | TrainAssignment, received_s: float) -> bool:
+        """Do one assignment; whether an update was accepted."""
+        round_id = assignment.round_id
+        try:
+            if isinstance(assignment, ReportAssignment):
+                self._send_report(assignment.task_id)
+                return False
+            if round_id in self._tried or self._stopping.is_set():
+                return False
+            is_accepted = self._take_part(assignment, received_s)
+        except (ApiError, BadTensorsError) as error:
+            _log.warning("round %s: %s", round_id, error)
+            is_accepted = False
+            if isinstance(error, BadTensorsError) or error.status == HTTPStatus.UNPROCESSABLE_ENTITY:
+                self._decline(round_id, str(error))
+        self._tried.add(round_id)
+        return is_accepted
+
+    def _decline(self, round_id: str, reason: str) -> None:
+        try:
+            self._api.send(endpoints.decline_round(round_id, reason[:_MAX_REASON]))
+        except ApiError as error:  # such as: the round was closed
+            _log.info("round %s: %s", round_id, error)
 
     def _send_report(self, task_id: str | None) -> None:
         resources = self._report()
@@ -130,15 +180,17 @@ class Device:
         trained = self._train(model, assignment)
         update_s = time.monotonic() - began_s
         if trained is None:
-            self._api.send(endpoints.decline_round(round_id, "The device declined."))
+            self._decline(round_id, "The device declined.")
             return False
-        tensors = {name: np.ascontiguousarray(tensor) for name, tensor in trained.items()}
-        samples = self._report().data_samples
+        if not isinstance(trained, Trained):
+            trained = Trained(trained, self._report().data_samples)
+        # Not np.ascontiguousarray, which gives scalars the shape (1,).
+        tensors = {name: np.asarray(tensor, order="C") for name, tensor in trained.parameters.items()}
         update = endpoints.upload_update(
             round_id,
             self._client_id,
             encode_update(save(tensors), received, assignment),
-            samples,
+            trained.samples,
             encoding=assignment.update_encoding,
             update_s=update_s,
         )
@@ -146,7 +198,9 @@ class Device:
             return self._upload_when_granted(round_id, update)
         # By the service's clock: a device's own clock may be wrong.
         starts_s = received_s + (assignment.starts_in_s or 0.0)
-        self._stopping.wait(max(starts_s - time.monotonic(), 0.0))
+        if self._stopping.wait(max(starts_s - time.monotonic(), 0.0)):
+            self._decline(round_id, "The device was stopped.")
+            return False
         self._api.send(update)
         return True
 
@@ -170,11 +224,13 @@ class Device:
         while state is ChannelState.WAITING and not self._stopping.is_set():
             known = self._api.send(endpoints.assignments(self._poll_s if known else 0.0, known))
             states = [
-                one.channel
-                for one in known.assignments
-                if isinstance(one, TrainAssignment) and one.round_id == round_id
+                assignment.channel
+                for assignment in known.assignments
+                if isinstance(assignment, TrainAssignment) and assignment.round_id == round_id
             ]
             state = states[0] if states and states[0] is not None else ChannelState.REFUSED
+        if state is ChannelState.WAITING:
+            self._decline(round_id, "The device was stopped.")
         return state is ChannelState.GRANTED
 
     def _send_evaluation(self, assignment: TrainAssignment, model: Parameters) -> None:
@@ -183,8 +239,11 @@ class Device:
             return
         self._evaluated.add(version)
         measured = self._evaluate(model)
-        self._api.send(
-            endpoints.report_evaluation(
-                *version, accuracy=measured.accuracy, loss=measured.loss, samples=measured.samples
-            )
+        loss = measured.loss if measured.loss is not None and math.isfinite(measured.loss) else None
+        report = endpoints.report_evaluation(
+            *version, accuracy=measured.accuracy, loss=loss, samples=measured.samples
         )
+        try:
+            self._api.send(report)
+        except ApiError as error:  # such as: the device has evaluated the version before it was restarted
+            _log.warning("evaluation of version %s of %s: %s", version[1], version[0], error)

@@ -1,7 +1,8 @@
 """Run an existing Flower ``NumPyClient`` as a device, without changing it.
 
 Flower passes parameters as a list; here every tensor has a name. ``flower_model`` makes the initial model of
-a task from a client: its tensors are named ``000``, ``001``, … in the order of the list.
+a task from a client: its tensors are named ``000``, ``001``, … in the order of the list. Trained tensors get
+the type and order of the model's.
 """
 
 from collections.abc import Callable
@@ -11,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from safetensors.numpy import save
 
-from fedcs_client.device import Device, DeviceEvaluation, Parameters, Resources
+from fedcs_client.device import Device, DeviceEvaluation, Parameters, Resources, Trained
 from services.contract.assignments import TrainAssignment
 
 Arrays = list[npt.NDArray[Any]]
@@ -32,7 +33,10 @@ class NumPyClient(Protocol):
 
 def flower_model(client: NumPyClient) -> bytes:
     """The initial parameters of a client as a safetensors file, for ``PUT /tasks/{task_id}/models/0``."""
-    return save(_named(client.get_parameters({})))
+    arrays = client.get_parameters({})
+    width = max(3, len(str(len(arrays) - 1)))
+    # Not np.ascontiguousarray, which gives scalars the shape (1,).
+    return save({f"{place:0{width}d}": np.asarray(array, order="C") for place, array in enumerate(arrays)})
 
 
 def flower_device(
@@ -44,14 +48,14 @@ def flower_device(
     report: Callable[[], Resources],
     evaluates: bool = False,
 ) -> Device:
-    """A device whose updates come from ``client.fit``.
+    """A device whose updates come from ``client.fit``, with the number of samples that it returns.
 
     The configuration that ``fit`` gets has ``round_id``, ``model_version`` and the hyperparameters of the
     assignment, such as ``local_epochs`` and ``learning_rate``. With ``evaluates``, ``client.evaluate``
     measures every model; its metrics must have ``accuracy``.
     """
 
-    def train(model: Parameters, assignment: TrainAssignment) -> Parameters:
+    def train(model: Parameters, assignment: TrainAssignment) -> Trained:
         config = {
             "local_epochs": assignment.local_epochs,
             "batch_size": assignment.batch_size,
@@ -64,8 +68,12 @@ def flower_device(
             "round_id": assignment.round_id,
             "model_version": assignment.model_version,
         }
-        trained, _samples, _metrics = client.fit(_listed(model), config)
-        return _named(trained)
+        arrays, samples, _metrics = client.fit(_listed(model), config)
+        names = sorted(model)
+        return Trained(
+            {name: np.asarray(array, model[name].dtype) for name, array in zip(names, arrays, strict=True)},
+            samples,
+        )
 
     def evaluate(model: Parameters) -> DeviceEvaluation:
         loss, samples, metrics = client.evaluate(_listed(model), {})
@@ -76,7 +84,3 @@ def flower_device(
 
 def _listed(model: Parameters) -> Arrays:
     return [model[name] for name in sorted(model)]
-
-
-def _named(arrays: Arrays) -> dict[str, npt.NDArray[Any]]:
-    return {f"{place:03d}": np.ascontiguousarray(array) for place, array in enumerate(arrays)}

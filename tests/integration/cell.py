@@ -99,9 +99,10 @@ def create_task(service: httpx.Client, **changes: object) -> dict[str, Any]:
 def make_model(seed: int = 0, **changes: Any) -> bytes:
     """A small model as safetensors; ``changes`` add or replace tensors."""
     rng = np.random.default_rng(seed)
-    tensors = {
+    tensors: dict[str, Any] = {
         "weight": rng.normal(size=(8, 4)).astype(np.float32),
         "bias": rng.normal(size=8).astype(np.float32),
+        "batches": np.asarray(0, np.int64),  # as of batch normalization
     }
     return save(tensors | changes)
 

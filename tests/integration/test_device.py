@@ -1,20 +1,26 @@
 """The device of the client library: resumed downloads, declined rounds, encoded updates, evaluations."""
 
 import hashlib
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
 from threading import Thread
 from typing import Any
 
 import httpx
 import numpy as np
+import numpy.typing as npt
 import pytest
+from pydantic import BaseModel
+from safetensors.numpy import load
 
 from fedcs_client import Api, ApiError, Device, DeviceEvaluation, Resources, endpoints
 from fedcs_client.device import Parameters
-from services.contract.assignments import TrainAssignment
-from tests.integration.cell import create_task, enrol_one, fresh_name, open_round, set_model
+from fedcs_client.flower import flower_device, flower_model
+from services.contract.assignments import AssignmentsResponse, TrainAssignment, UpdateResponse
+from services.contract.reports import ReportResponse
+from tests.integration.cell import create_task, enrol_one, fresh_name, make_model, open_round, set_model
 from tests.integration.rounds_setup import eventually, get_round
-from tests.integration.scripted_server import answer, scripted_server
+from tests.integration.scripted_server import Scripted, answer, scripted_server
 
 FILE = bytes(range(200))
 DIGEST = hashlib.sha256(FILE).hexdigest()
@@ -87,7 +93,7 @@ def _run_round(service: httpx.Client, train: Train, **terms: object) -> dict[str
 @pytest.mark.parametrize("encoding", ["float32", "int8"])
 def test_a_device_sends_its_update_in_the_encoding_of_the_round(service: httpx.Client, encoding: str) -> None:
     def train(model: Parameters, _assignment: TrainAssignment) -> Parameters:
-        return {name: np.asarray(tensor + np.float32(0.5)) for name, tensor in model.items()}
+        return {name: np.asarray(tensor + 1, tensor.dtype) for name, tensor in model.items()}
 
     ended = _run_round(service, train, update_encoding=encoding)
     assert ended["schedule"]["slots"][0]["outcome"] == "received"
@@ -99,3 +105,126 @@ def test_a_device_that_does_not_train_declines(service: httpx.Client) -> None:
     ended = _run_round(service, lambda _model, _assignment: None)
     assert ended["schedule"]["slots"][0]["outcome"] == "declined"
     assert ended["outcome"] == "TOO_FEW_UPDATES"
+
+
+@pytest.mark.parametrize("encoding", ["float32", "int8"])
+def test_an_update_that_does_not_fit_the_model_is_declined(service: httpx.Client, encoding: str) -> None:
+    def train(model: Parameters, _assignment: TrainAssignment) -> Parameters:
+        return {name: tensor[:1] for name, tensor in model.items() if tensor.ndim}
+
+    ended = _run_round(service, train, update_encoding=encoding)
+    assert ended["schedule"]["slots"][0]["outcome"] == "declined"
+
+
+def _example(model: type[BaseModel]) -> dict[str, Any]:
+    extra: Any = model.model_config["json_schema_extra"]
+    (example,) = extra["examples"]
+    return dict(example)
+
+
+def _assigned(model: bytes, etag: str, **changes: object) -> bytes:
+    """An answer with one round that trains this model."""
+    (found,) = _example(AssignmentsResponse)["assignments"]
+    found |= {"model_digest": hashlib.sha256(model).hexdigest(), "starts_in_s": 0.0, **changes}
+    return answer("200 OK", json.dumps({"assignments": [found]}).encode(), f"ETag: {etag}")
+
+
+def _refused(status: str, cause: str) -> bytes:
+    problem = {"title": "t", "status": int(status[:3]), "detail": "d", "cause": cause}
+    return answer(status, json.dumps(problem).encode(), "Retry-After: 3600")
+
+
+MODEL = make_model()
+REPORTED = answer("201 Created", json.dumps(_example(ReportResponse)).encode())
+ACCEPTED = answer("201 Created", json.dumps(_example(UpdateResponse)).encode())
+DOWNLOADED = answer("200 OK", MODEL)
+CONFLICT = _refused("409 Conflict", "CONFLICT")
+REVOKED = _refused("401 Unauthorized", "UNAUTHENTICATED")
+
+
+def _device(url: str, train: Train) -> Device:
+    return Device(
+        url,
+        "c1",
+        "key",
+        report=lambda: Resources(8e6, 1e4, 200),
+        train=train,
+        evaluate=lambda _model: DeviceEvaluation(0.5, float("nan"), 200),
+        poll_s=0.0,
+    )
+
+
+def _lines(server: Scripted) -> list[str]:
+    """Method and last part of the path of each request."""
+    lines = [request.split(b" HTTP", 1)[0].decode().split() for request in server.requests]
+    return [f"{method} {path.rpartition('/')[2]}" for method, path in lines]
+
+
+def test_a_refused_round_is_not_trained_again() -> None:
+    trained = []
+    script = (REPORTED, _assigned(MODEL, '"1"'), DOWNLOADED, CONFLICT, _refused("422 x", "BAD_TENSORS"))
+    with scripted_server(*script, CONFLICT, _assigned(MODEL, '"2"'), REVOKED) as server:
+        device = _device(server.url, lambda model, _assignment: trained.append(1) or model)  # type: ignore[func-returns-value]
+        with pytest.raises(ApiError):
+            device.run()
+    assert len(trained) == 1
+    assert _lines(server) == [
+        "POST reports",
+        "GET assignments",
+        "GET model",
+        "POST evaluations",
+        "PUT c1",
+        "POST decline",
+        "GET assignments",
+        "GET assignments",
+    ]
+
+
+def test_a_device_outlives_an_outage_and_a_refused_evaluation() -> None:
+    away = _refused("503 Service Unavailable", "NOT_READY")
+    script = (away, REPORTED, away, _assigned(MODEL, '"1"'), DOWNLOADED, CONFLICT, ACCEPTED)
+    with scripted_server(*script) as server:
+        assert _device(server.url, lambda model, _assignment: model).run(rounds=1) == 1
+    measured = json.loads(server.requests[5].partition(b"\r\n\r\n")[2])
+    assert measured == {"accuracy": 0.5, "loss": None, "samples": 200}
+
+
+def test_a_device_that_is_stopped_before_its_slot_declines() -> None:
+    def train(model: Parameters, _assignment: TrainAssignment) -> Parameters:
+        device.stop()
+        return model
+
+    script = (REPORTED, _assigned(MODEL, '"1"', starts_in_s=1e6), DOWNLOADED, CONFLICT, CONFLICT)
+    with scripted_server(*script) as server:
+        device = _device(server.url, train)
+        assert device.run() == 0
+    assert _lines(server)[-1] == "POST decline"
+
+
+class FlowerClient:
+    """Computes in double precision, on 150 samples."""
+
+    def get_parameters(self, _config: Mapping[str, Any]) -> list[npt.NDArray[Any]]:
+        return [np.full((), place, np.float32) for place in range(1002)]
+
+    def fit(self, parameters: list[Any], _config: Mapping[str, Any]) -> tuple[list[Any], int, dict[str, Any]]:
+        return [array + np.float64(0.5) for array in parameters], 150, {}
+
+    def evaluate(
+        self, _parameters: list[Any], _config: Mapping[str, Any]
+    ) -> tuple[float, int, dict[str, Any]]:
+        return float("nan"), 150, {"accuracy": 0.5}
+
+
+def test_a_flower_client_needs_no_changes() -> None:
+    client = FlowerClient()
+    model = flower_model(client)
+    script = (REPORTED, _assigned(model, '"1"'), answer("200 OK", model), CONFLICT, ACCEPTED)
+    with scripted_server(*script) as server:
+        report = lambda: Resources(8e6, 1e4, 200)  # noqa: E731
+        device = flower_device(server.url, "c1", "key", client, report=report, evaluates=True)
+        assert device.run(rounds=1) == 1
+    assert server.header(4, "Fedcs-Data-Samples") == "150"
+    update = load(server.requests[4].partition(b"\r\n\r\n")[2])
+    assert {(tensor.dtype, tensor.shape) for tensor in update.values()} == {(np.dtype(np.float32), ())}
+    assert [float(update[name]) for name in sorted(update)] == [place + 0.5 for place in range(1002)]
