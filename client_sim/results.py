@@ -74,6 +74,10 @@ class RoundRecord:
     loss: float | None
     wall_s: float
     """The real time that the round took."""
+    round_deadline_s: float | None = None
+    """The deadline of its schedule; None: it has none, or an older version recorded it."""
+    noise_scale: float | None = None
+    """By which an adaptive deadline was chosen."""
 
 
 @dataclass(frozen=True)

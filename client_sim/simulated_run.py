@@ -254,6 +254,7 @@ class Rounds:
             accuracy, loss = await self._evaluation(opened)
         task = await self.api.send(endpoints.get_task(self.task_id))
         self._check_task(task)
+        schedule = opened.schedule
         return RoundRecord(
             number=opened.number,
             asked=opened.asked,
@@ -267,6 +268,8 @@ class Rounds:
             accuracy=accuracy,
             loss=loss,
             wall_s=time.monotonic() - began_s,
+            round_deadline_s=None if schedule is None else schedule.round_deadline_s,
+            noise_scale=None if schedule is None else schedule.noise_scale,
         )
 
     async def _evaluation(self, opened: RoundResponse) -> tuple[float | None, float | None]:

@@ -211,7 +211,8 @@ class _Run:
     ) -> RoundRecord:
         ended = await self.api.send(endpoints.get_round(opened.round_id))
         task = await self.api.send(endpoints.get_task(self.task_id))
-        slots = ended.schedule.slots if ended.schedule else []
+        schedule = ended.schedule
+        slots = schedule.slots if schedule else []
         outcomes = Counter(slot.outcome for slot in slots)
         scores = evaluated.data if evaluated else {}
         return RoundRecord(
@@ -227,4 +228,6 @@ class _Run:
             accuracy=scores.get("accuracy"),
             loss=scores.get("loss"),
             wall_s=time.monotonic() - began_s,
+            round_deadline_s=None if schedule is None else schedule.round_deadline_s * self.time_scale,
+            noise_scale=None if schedule is None else schedule.noise_scale,
         )

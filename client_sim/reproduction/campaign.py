@@ -17,9 +17,8 @@ from client_sim.reproduction.progress import PARALLEL_TRIALS, progress_table, tr
 from client_sim.reproduction.results_file import (
     ResultLine,
     ResultsFile,
-    longest_runs,
+    current_runs,
     open_results,
-    read_results,
     read_runs,
 )
 from client_sim.reproduction.rows import Trial, choose_rows, scenario_of, trials_of
@@ -199,7 +198,7 @@ class Campaign:
 
     async def _run_trial(self, planned: PlannedTrial, show: Callable[[ResultLine, float], None]) -> None:
         known = read_runs(self.results_path)
-        if planned.is_done(longest_runs(known).get(planned.trial)):
+        if planned.is_done(current_runs(known).get(planned.trial)):
             return  # an earlier entry of the campaign has run it far enough
         round_s = 60.0 * planned.trial.row.round_minutes
         async with (
@@ -235,7 +234,7 @@ def _progress(console: Console) -> Progress:
 def list_trials(console: Console, plan: TrialPlan, results_path: Path) -> None:
     """Print the progress of the trials."""
     possible, refused = plan.runnable()
-    console.print(progress_table(trial_progress(read_results(results_path), possible)))
+    console.print(progress_table(trial_progress(current_runs(read_runs(results_path)), possible)))
     _print_refused(console, refused)
 
 
@@ -249,7 +248,7 @@ def reproduce_trials(console: Console, plan: TrialPlan, results_path: Path, work
     possible, left_over = plan.runnable()
     _print_refused(console, left_over)
     with open_results(results_path) as results:
-        done = read_results(results_path)
+        done = current_runs(read_runs(results_path))
         left = [planned for planned in possible if not planned.is_done(done.get(planned.trial))]
         if left:
             left_over += _run_trials(console, left, results, results_path, work_dir)
@@ -266,7 +265,7 @@ def _run_trials(
     work_dir: Path,
 ) -> list[str]:
     """Run the trials on an own service; return those that failed, with the reasons."""
-    caption = progress_table(trial_progress(read_results(results_path), planned)).caption
+    caption = progress_table(trial_progress(current_runs(read_runs(results_path)), planned)).caption
     console.print(f"{caption} Ctrl-C stops; the same command resumes.")
     work_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     store = TrialStore(work_dir / "trials")

@@ -207,6 +207,12 @@ class SeedComparison:
         """The same, with rounds counted to the end of their last upload."""
         return self._ratio(1)
 
+    @property
+    def ratio_of_deadlines(self) -> float | None:
+        """The same, with every round counted with its own full deadline; None if those are not known."""
+        fixed, extended = (run.deadlines_until(self.accuracy) for run in (self.fixed, self.extended))
+        return None if fixed is None or extended is None else extended / fixed
+
     def _ratio(self, kind: int) -> float | None:
         fixed, extended = (run.first_reached(self.accuracy) for run in (self.fixed, self.extended))
         return None if fixed is None or extended is None else extended[kind] / fixed[kind]
@@ -228,10 +234,19 @@ class ExtensionTime:
 
     @property
     def mean_ratio(self) -> str:
-        """The mean of the ratios, and in brackets that of rounds counted to their last upload."""
+        """The mean of the ratios, and in brackets that of rounds counted to their last upload.
+
+        If all deadlines of adaptive rounds were recorded, also that of rounds counted with their deadlines.
+        """
         ratios = [seed.ratio for seed in self.seeds if seed.ratio is not None]
         of_ends = [seed.ratio_of_ends for seed in self.seeds if seed.ratio_of_ends is not None]
-        return f"{fmean(ratios):.2f} ({len(ratios)}) [{fmean(of_ends):.2f}]" if ratios else "–"
+        if not ratios:
+            return "–"
+        found = f"{fmean(ratios):.2f} ({len(ratios)}) [{fmean(of_ends):.2f}]"
+        of_deadlines = [seed.ratio_of_deadlines for seed in self.seeds if seed.ratio_of_deadlines is not None]
+        if self.row.deadline_mode == "fixed" or len(of_deadlines) < len(ratios):
+            return found
+        return f"{found}, full deadlines: {fmean(of_deadlines):.2f}"
 
 
 def compare_extensions(all_figures: Sequence[RowFigures]) -> list[ExtensionTime]:

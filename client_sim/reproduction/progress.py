@@ -1,5 +1,6 @@
 """What has been done of a list of trials, and an estimate of the time that the rest takes."""
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -7,7 +8,7 @@ from statistics import fmean
 import numpy as np
 from rich.table import Table
 
-from client_sim.reproduction.results_file import TrialRun
+from client_sim.reproduction.results_file import ResultLine, TrialRun
 from client_sim.reproduction.rows import PUBLISHED, Row, Trial, scenario_of
 from client_sim.reproduction.trial import PlannedTrial
 from client_sim.results import format_or_dash
@@ -29,7 +30,7 @@ class TrialProgress:
     minutes_left: float
     """Simulated minutes, estimated; 0 if the trial is done."""
     seconds_left: float | None
-    """On this machine, estimated from finished rounds; None if this data set has none."""
+    """On this machine, estimated from finished rounds; None without any of this data set and model."""
 
 
 def trial_progress(
@@ -52,7 +53,7 @@ def trial_progress(
             end = max(begin, _expected_end(runs, planned))
             minutes = end - begin
             reached[trial] = end
-        pace = paces.get(trial.row.dataset)
+        pace = paces.get((trial.row.dataset, trial.row.model))
         seconds = 0.0 if not minutes else None if pace is None else minutes * rates[trial.row] * pace
         found.append(TrialProgress(planned, run, minutes, seconds))
     return found
@@ -114,15 +115,17 @@ def _duration(seconds: float | None) -> str:
     return f"{seconds / 3600:.1f} h" if seconds >= 3600 else f"{seconds / 60:.0f} min"
 
 
-def _paces(runs: Mapping[Trial, TrialRun]) -> dict[str, float]:
-    """Seconds per received update on this machine, by data set."""
-    paces = {}
-    for dataset in {trial.row.dataset for trial in runs}:
-        lines = [line for run in runs.values() if run.trial.row.dataset == dataset for line in run.rounds]
-        updates = sum(line.received for line in lines)
-        if updates:
-            paces[dataset] = sum(line.wall_s for line in lines) / updates / PARALLEL_TRIALS
-    return paces
+def _paces(runs: Mapping[Trial, TrialRun]) -> dict[tuple[str, str], float]:
+    """Seconds per received update on this machine, by data set and model."""
+    lines: defaultdict[tuple[str, str], list[ResultLine]] = defaultdict(list)
+    for trial, run in runs.items():
+        lines[trial.row.dataset, trial.row.model] += run.rounds
+    updates = {kind: sum(line.received for line in found) for kind, found in lines.items()}
+    return {
+        kind: sum(line.wall_s for line in found) / updates[kind] / PARALLEL_TRIALS
+        for kind, found in lines.items()
+        if updates[kind]
+    }
 
 
 def _clients_per_minute(runs: Mapping[Trial, TrialRun], rows: set[Row]) -> dict[Row, float]:

@@ -22,6 +22,8 @@ from client_sim.results import RoundRecord
 from client_sim.scenario import first_error
 from services.errors import FedCSError
 
+CURRENT_VERSION = version("fedcs-operator")
+
 
 class ResultsFileError(FedCSError):
     """The results file is invalid or in use."""
@@ -63,6 +65,9 @@ class ResultLine(BaseModel):
     changes: Annotated[tuple[str, ...], Field(strict=False)]
     version: str
     """The version of the code that ran the round."""
+    round_deadline_s: float | None = None
+    """The deadline of the round's schedule; lines of older versions do not have it."""
+    noise_scale: float | None = None
 
     @classmethod
     def of(cls, trial: Trial, task_id: str, record: RoundRecord) -> Self:
@@ -72,7 +77,7 @@ class ResultLine(BaseModel):
             seed=trial.seed,
             task_id=task_id,
             **asdict(record),
-            version=version("fedcs-operator"),
+            version=CURRENT_VERSION,
         )
 
     @property
@@ -97,7 +102,7 @@ class TrialRun:
 
     @property
     def elapsed_s(self) -> float:
-        """Simulated time; every round takes its full deadline."""
+        """Simulated time: fixed rounds take their full deadline, adaptive ones the time that they took."""
         return self.rounds[-1].elapsed_s
 
     @property
@@ -105,8 +110,23 @@ class TrialRun:
         """The accuracy of the best model."""
         return max((line.accuracy for line in self.rounds if line.accuracy is not None), default=None)
 
+    def deadlines_until(self, accuracy: float) -> float | None:
+        """The minutes until an accuracy was first reached, if every round takes its own full deadline.
+
+        None if it was not reached, or if the deadlines of adaptive rounds were not recorded.
+        """
+        total_s = before_s = 0.0
+        for line in self.rounds:
+            if line.round_deadline_s is None and line.deadline_mode != "fixed":
+                return None
+            total_s += line.round_deadline_s or line.elapsed_s - before_s
+            before_s = line.elapsed_s
+            if line.accuracy is not None and line.accuracy >= accuracy:
+                return total_s / 60
+        return None
+
     def first_reached(self, accuracy: float) -> tuple[float, float] | None:
-        """The minutes until an accuracy was first reached: by full deadlines, and by actual ends."""
+        """The minutes until an accuracy was first reached: by the task's time, and by actual ends."""
         ends_s = accumulate(line.duration_s or 0.0 for line in self.rounds)
         for line, end_s in zip(self.rounds, ends_s, strict=True):
             if line.accuracy is not None and line.accuracy >= accuracy:
@@ -167,6 +187,11 @@ def longest_runs(runs: Iterable[TrialRun]) -> dict[Trial, TrialRun]:
 def read_results(path: Path) -> dict[Trial, TrialRun]:
     """Read the longest run of every trial."""
     return longest_runs(read_runs(path))
+
+
+def current_runs(runs: Iterable[TrialRun]) -> dict[Trial, TrialRun]:
+    """The longest run of every trial, of those that this version of the code ran."""
+    return longest_runs(run for run in runs if run.version == CURRENT_VERSION)
 
 
 def _whole_lines(path: Path) -> list[bytes]:

@@ -2,7 +2,7 @@
 
 import math
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import ClassVar
 from pydantic import BaseModel, ConfigDict
 
 from client_sim.fleet import Fleet
-from client_sim.reproduction.results_file import ResultLine, ResultsFileError, TrialRun
+from client_sim.reproduction.results_file import CURRENT_VERSION, ResultLine, ResultsFileError, TrialRun
 from client_sim.reproduction.rows import FINAL_MINUTES, Trial, scenario_of
 from client_sim.results import write_file
 from client_sim.runs import fleet_task, start_task
@@ -107,10 +107,18 @@ class TrialStore:
     def __post_init__(self) -> None:
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
 
-    async def begin(self, api: AsyncApi, trial: Trial, scenario: Scenario) -> tuple[Fleet, str]:
-        """The devices and the task of a trial; created if the trial has no stored state."""
+    async def begin(
+        self, api: AsyncApi, trial: Trial, scenario: Scenario, of_other_versions: Collection[str]
+    ) -> tuple[Fleet, str]:
+        """The devices and the task of a trial; created if it has no stored state of this version.
+
+        ``of_other_versions`` are the tasks that other versions of the code ran.
+        """
         if (stored := self._read(trial)) is not None:
             fleet = Fleet.draw(scenario, stored.fleet, keys=stored.keys)
+        if stored is not None and stored.task_id in of_other_versions:
+            await fleet.remove(api)
+        elif stored is not None:
             if not fleet.keys:  # the trial had reached its stop condition; continue it
                 await fleet.remove(api)
                 await fleet.enrol(api)
@@ -145,14 +153,15 @@ class TrialStore:
 
 @asynccontextmanager
 async def resume_trial(
-    api: AsyncApi, store: TrialStore, trial: Trial, known: Iterable[TrialRun]
+    api: AsyncApi, store: TrialStore, trial: Trial, known: Sequence[TrialRun]
 ) -> AsyncIterator[tuple[TrialRun | None, AsyncGenerator[ResultLine]]]:
     """The recorded run of a trial, if any, and an iterator over its further rounds.
 
     The devices are removed at the end, but not after an error or an interruption.
     """
     scenario = scenario_of(trial)
-    fleet, task_id = await store.begin(api, trial, scenario)
+    of_other_versions = {run.task_id for run in known if run.version != CURRENT_VERSION}
+    fleet, task_id = await store.begin(api, trial, scenario, of_other_versions)
     before = next((run for run in known if run.task_id == task_id), None)
     after = 0 if before is None else len(before.rounds)
     await _check_complete(api, trial, task_id, after)

@@ -5,9 +5,10 @@ from click.testing import CliRunner
 
 from client_sim.commands import reproduce
 from client_sim.reproduction.campaign import CampaignFileError, TrialPlan, TrialQueue, read_campaign
+from client_sim.reproduction.results_file import CURRENT_VERSION, open_results
 from client_sim.reproduction.rows import PUBLISHED, Trial
 from client_sim.reproduction.trial import PlannedTrial, parse_until
-from tests.unit.client_sim.test_reproduction import FEDCS, FEDLIM
+from tests.unit.client_sim.test_reproduction import FEDCS, FEDLIM, line
 
 DOCUMENTED = Path(__file__).parents[3] / "docs" / "campaign.toml"
 ENTRY = """
@@ -105,6 +106,22 @@ def test_the_list_has_the_trials_of_the_campaign(tmp_path: Path) -> None:
     assert listed.exit_code == 0, listed.output
     assert "2 of 2 left" in listed.output
     assert "This version cannot run 2 trials" in listed.output
+
+
+@pytest.mark.parametrize(
+    ("version", "listed"), [(CURRENT_VERSION, "All trials are done"), ("0.1.0", "1 of 1")]
+)
+def test_only_runs_of_this_version_count(version: str, listed: str, tmp_path: Path) -> None:
+    entry = ENTRY + 'policy = ["fedcs"]\nseeds = [0]\nuntil = ["0.7"]\n'
+    path, results = campaign(tmp_path, entry), tmp_path / "results.jsonl"
+    with open_results(results) as file:
+        for number in range(1, 25):
+            file.append(line(Trial(FEDCS, 0), number, 0.5, task_id="old", version="0.1.0"))
+        for number in range(1, 21):
+            accuracy = 0.7 if number == 20 else 0.5
+            file.append(line(Trial(FEDCS, 0), number, accuracy, task_id="new", version=version))
+    options = ["--campaign", str(path), "--list", "--results", str(results)]
+    assert listed in CliRunner().invoke(reproduce, options).output
 
 
 def test_options_that_select_rows_are_refused_with_a_campaign(tmp_path: Path) -> None:

@@ -232,6 +232,12 @@ def test_what_is_left_is_estimated_from_the_pace_so_far() -> None:
     assert "1 of 2 left: about 0 min" in shown
 
 
+def test_the_pace_of_another_model_says_nothing() -> None:
+    planned = [PlannedTrial(Trial(FEDCS.with_changes({"model": "resnet18-gn"}), 0), parse_until([]))]
+    (only,) = trial_progress({Trial(FEDCS, 0): run(Trial(FEDCS, 0), [0.1])}, planned)
+    assert only.seconds_left is None
+
+
 def test_an_accuracy_is_expected_when_it_was_published_or_at_the_latest_in_the_end() -> None:
     trial = Trial(FEDCS, 0)
 

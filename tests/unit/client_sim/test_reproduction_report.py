@@ -124,6 +124,17 @@ def test_extensions_are_compared_with_the_same_seed() -> None:
     assert (higher.accuracy, higher.mean_ratio) == (0.75, "–")
 
 
+def test_adaptive_rounds_are_also_counted_with_their_deadlines() -> None:
+    fixed = [run(Trial(FEDCS, seed), [0.2, 0.6]) for seed in (0, 1)]
+    extended = [adaptive_run(seed, [0.2, 0.3, 0.6], round_deadline_s=90.0) for seed in (0, 1)]
+    lower, higher = compare_extensions(figures_of([*fixed, *extended]))
+    assert lower.mean_ratio == "0.50 (2) [0.90], full deadlines: 0.75"
+    assert higher.mean_ratio == "–"
+    not_recorded = [extended[0], adaptive_run(1, [0.2, 0.3, 0.6])]
+    (lower, _) = compare_extensions(figures_of([*fixed, *not_recorded]))
+    assert lower.mean_ratio == "0.50 (2) [0.90]"
+
+
 def test_comparisons_of_different_versions_are_in_different_lines() -> None:
     fixed = [run(Trial(FEDCS, 0), [0.6], version="0.1.0"), run(Trial(FEDCS, 1), [0.6])]
     extended = [adaptive_run(0, [0.6]), adaptive_run(1, [0.6])]
