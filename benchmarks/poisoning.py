@@ -15,7 +15,7 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
 
@@ -67,6 +67,7 @@ class Attack:
     data: str = "honest"
     """What they train on: ``backdoor`` adds samples with a trigger, labelled as the target class;
     ``flipped`` exchanges the labels."""
+    reported_samples: int = _SAMPLES
 
 
 @dataclass(frozen=True)
@@ -124,6 +125,10 @@ ATTACKS = {
     "label-flip": Attack(_scaled_step(1), data="flipped"),
     "backdoor": Attack(_scaled_step(1), data="backdoor"),
     "backdoor-10x": Attack(_scaled_step(10), data="backdoor"),
+}
+ATTACKS |= {
+    f"{name}-inflated-report": replace(ATTACKS[name], reported_samples=10**9)
+    for name in ("-5x", "sign-flip", "variances-x1000", "backdoor", "backdoor-10x")
 }
 
 
@@ -189,12 +194,14 @@ def play(cell: Cell, data: DataSet, cache: Path) -> dict[str, float]:
         for number in range(1, cell.rounds + 1):
             updates = []
             for client in range(_CLIENTS):
-                path = clients.train(model, number, client)
+                path, samples = clients.train(model, number, client), _SAMPLES
                 if client < cell.malicious:
-                    poisoned = ATTACKS[cell.attack].poison(load_file(model), load_file(path))
+                    attack = ATTACKS[cell.attack]
+                    samples = attack.reported_samples
+                    poisoned = attack.poison(load_file(model), load_file(path))
                     path = Path(name) / f"update-{client}"
                     save_file(poisoned, path)
-                updates.append(ReceivedUpdate(str(client), path, _SAMPLES))
+                updates.append(ReceivedUpdate(str(client), path, samples))
             clipping = ClipTerms(2.0 if cell.clipped else None, past=past[-PAST_ROUNDS:])
             aggregated = aggregate_updates(model, updates, aggregator, state=state, clipping=clipping)
             if aggregated.model is None or len(aggregated.record.influences) < aggregator.min_updates:

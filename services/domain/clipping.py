@@ -83,6 +83,32 @@ def cap_samples(data_samples: Sequence[int], factor: float | None) -> list[int]:
     return [min(count, limit) for count in data_samples]
 
 
+def limit_weights(
+    weights: Mapping[str, int],
+    steps: Mapping[str, StepNorms],
+    scales: Mapping[str, StepScales],
+    terms: ClipTerms,
+) -> dict[str, int]:
+    """The weights of the updates; those above the median weight are limited by their contribution.
+
+    The contribution of an update is its weight times the norm of its clipped step. The limit is the median
+    weight times the largest norm that the factor allows, so no weight is reduced below the median.
+    """
+    if terms.factor is None:
+        return dict(weights)
+    limits = _limits(steps, terms)
+    median = median_low(weights.values())
+    limited = {}
+    for client_id, weight in weights.items():
+        step, scale = steps[client_id], scales[client_id]
+        factor = min(
+            _factor_within(step.parameters * scale.parameters, limits.parameters),
+            _factor_within(step.statistics * scale.statistics, limits.statistics),
+        )
+        limited[client_id] = min(weight, int(median * min(factor, weight)))
+    return limited
+
+
 def find_outliers(steps: Mapping[str, StepNorms], model: StepNorms) -> dict[str, str]:
     """The clients whose steps are outliers, with the reason.
 
@@ -101,23 +127,20 @@ def find_outliers(steps: Mapping[str, StepNorms], model: StepNorms) -> dict[str,
 
 
 def median_norms(steps: Iterable[StepNorms]) -> StepNorms:
-    """The medians of a round."""
+    """The medians of a round.
+
+    Running statistics that did not move count: otherwise a single update that moves them would set the limit.
+    """
     measured = list(steps)
+    statistics = [norms.statistics for norms in measured]
     return StepNorms(
-        _median(norms.parameters for norms in measured), _median(norms.statistics for norms in measured)
+        _median(norms.parameters for norms in measured), median_low(statistics) if statistics else 0.0
     )
 
 
 def clip_steps(steps: Mapping[str, StepNorms], terms: ClipTerms) -> dict[str, StepScales]:
     """The scales of each step."""
-    limits = StepNorms(math.inf, math.inf)
-    if terms.factor is not None:
-        own = median_norms(steps.values())
-        past = median_norms(terms.past)
-        limits = StepNorms(
-            terms.factor * _reference(own.parameters, past.parameters),
-            terms.factor * _reference(own.statistics, past.statistics),
-        )
+    limits = _limits(steps, terms)
     scales = {}
     for client_id, step in steps.items():
         whole = _scale(step.parameters, terms.max_norm or math.inf)
@@ -126,6 +149,23 @@ def clip_steps(steps: Mapping[str, StepNorms], terms: ClipTerms) -> dict[str, St
             min(whole, _scale(step.statistics, limits.statistics)),
         )
     return scales
+
+
+def _limits(steps: Mapping[str, StepNorms], terms: ClipTerms) -> StepNorms:
+    """The largest norms that the factor allows."""
+    if terms.factor is None:
+        return StepNorms(math.inf, math.inf)
+    own = median_norms(steps.values())
+    past = median_norms(terms.past)
+    return StepNorms(
+        terms.factor * _reference(own.parameters, past.parameters),
+        terms.factor * _reference(own.statistics, past.statistics),
+    )
+
+
+def _factor_within(norm: float, limit: float) -> float:
+    """By what factor a step may weigh more than the median weight."""
+    return max(1.0, limit / norm) if norm else math.inf
 
 
 def _reference(own_median: float, past_median: float) -> float:

@@ -1,4 +1,5 @@
 import math
+from statistics import median_low
 
 import pytest
 from hypothesis import given
@@ -11,6 +12,7 @@ from services.domain.clipping import (
     cap_samples,
     clip_steps,
     find_outliers,
+    limit_weights,
     median_norms,
 )
 
@@ -82,6 +84,37 @@ def test_weights_are_capped_by_the_median() -> None:
     assert cap_samples([1, 5, 7, 100], None) == [1, 5, 7, 100]
 
 
+def test_the_contribution_of_an_update_is_limited() -> None:
+    """To twice the median weight times the median norm."""
+    samples = {"c0": 100, "c1": 90, "c2": 100, "c3": 100, "c4": 300, "c5": 300, "c6": 300}
+    norms = [1.0, 1.0, 1.0, 8.0, 0.5, 1.25, 8.0]
+    steps = dict(zip(samples, (StepNorms(norm, min(norm, 1.0)) for norm in norms), strict=True))
+    terms = ClipTerms(2.0)
+    limited = limit_weights(samples, steps, clip_steps(steps, terms), terms)
+    assert limited == {**samples, "c5": 160, "c6": 100}
+    steps["c4"] = StepNorms(0.5, 8.0)
+    assert limit_weights(samples, steps, clip_steps(steps, terms), terms)["c4"] == 100
+    steps["c4"] = StepNorms(0.0, 0.0)
+    assert limit_weights(samples, steps, clip_steps(steps, terms), terms)["c4"] == 300
+    free = ClipTerms(max_norm=1.0)
+    assert limit_weights(samples, steps, clip_steps(steps, free), free) == samples
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 10**9), st.floats(0, 1e6), st.floats(0, 1e6)), min_size=1),
+    st.floats(1, 10),
+)
+def test_weights_are_not_reduced_below_the_median(
+    updates: list[tuple[int, float, float]], factor: float
+) -> None:
+    weights = {f"c{place}": weight for place, (weight, _, _) in enumerate(updates)}
+    steps = {f"c{place}": StepNorms(*norms) for place, (_, *norms) in enumerate(updates)}
+    terms = ClipTerms(factor)
+    limited = limit_weights(weights, steps, clip_steps(steps, terms), terms)
+    median = median_low(weights.values())
+    assert all(min(weight, median) <= limited[client_id] <= weight for client_id, weight in weights.items())
+
+
 def test_steps_longer_than_the_factor_times_the_median_are_shortened_to_that() -> None:
     scales = clip_steps(steps_of(1.0, 1.1, 0.9, 2.2, 10.0), ClipTerms(2.0))
     assert [scale.parameters for scale in scales.values()] == pytest.approx([1, 1, 1, 1, 0.22])
@@ -95,6 +128,12 @@ def test_statistics_have_a_limit_of_their_own() -> None:
     assert scales["bad"] == StepScales(1.0, 0.25)
     assert scales["bad"].clips
     assert not scales["c0"].clips
+
+
+def test_statistics_that_only_one_client_moves_stay() -> None:
+    steps = {**steps_of(1.0, 1.0, statistics=0.0), "bad": StepNorms(1.0, 8.0)}
+    for past in ([], [StepNorms(1.0, 0.0)], [StepNorms(1.0, 4.0)]):
+        assert clip_steps(steps, ClipTerms(2.0, past=past))["bad"] == StepScales(1.0, 0.0)
 
 
 def test_without_a_factor_only_the_largest_norm_counts_and_it_shortens_the_whole_step() -> None:
