@@ -17,7 +17,7 @@ from operator_api.writers import ArrivalWriter
 from services.domain.rounds import UPLOAD_STATES, RoundState
 from services.errors import ModelStoreUnavailableError
 from services.protocol.aggregation import close_if_overdue
-from services.protocol.block_allocation import in_turn
+from services.protocol.block_allocation import in_order
 from services.protocol.jobs import fail_job
 from services.protocol.ready import dispatch_round, is_dispatch_due
 from services.protocol.resource_request import advance_task, end_report_window, is_due
@@ -248,7 +248,7 @@ class Reconciler:
     def _advance_tasks(self) -> None:
         with self._database.reading() as store:
             now = self._database.now()
-            due = in_turn(store, [task for task in store.tasks.idle() if is_due(store, task, now)], now)
+            due = in_order(store, [task for task in store.tasks.idle() if is_due(store, task, now)], now)
         for task in due:
             with self._database.unit_of_work() as uow:
                 if advance_task(uow, task.task_id, self._database.now()):

@@ -4,6 +4,7 @@
 HTTP status codes.
 """
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 
@@ -212,10 +213,17 @@ class CellInUseError(ConflictError):
 
 
 class ResourceBlocksBusyError(ConflictError, RetryLaterError):
-    """Other rounds hold the resource blocks that the task needs, or a task that waits comes first."""
+    """Other rounds hold the resource blocks that the task needs, or a task that waits comes first.
+
+    ``cell_ids``: the cells in which the task waits for blocks.
+    """
 
     cause: ClassVar[str] = "RESOURCE_BLOCKS_BUSY"
     example: ClassVar[str] = "The cell 'north' has no 10 free resource blocks."
+
+    def __init__(self, message: str, retry_after_s: float, cell_ids: Sequence[str] = ()) -> None:
+        super().__init__(message, retry_after_s)
+        self.cell_ids = cell_ids
 
 
 class NotScheduledError(ConflictError):

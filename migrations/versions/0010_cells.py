@@ -1,6 +1,7 @@
 """Cells, resource blocks held in them, and tasks that wait for some.
 
-Everything lands in the cell ``default``. Rounds that are open hold no blocks.
+All clients are put into the cell ``default``; it has at least 100 blocks, and as many as any task wants. Rounds that
+are open hold no blocks.
 """
 
 from typing import Any
@@ -37,14 +38,21 @@ round_cells = sa.table(
 def upgrade() -> None:
     """Put everything into the cell ``default``."""
     _create_tables()
-    default = {"cell_id": "default", "name": "", "resource_blocks": 100, "radio": {}}
+    wanted = sa.func.max(tasks.c.terms["resource_blocks"].as_integer())
+    most = op.get_bind().execute(sa.select(wanted)).scalar_one()
+    default: dict[str, Any] = {
+        "cell_id": "default",
+        "name": "",
+        "resource_blocks": max(100, most or 0),
+        "radio": {},
+    }
     op.execute(sa.insert(cells).values(**default))
     blocks = rounds.c.terms["resource_blocks"].as_integer()
     of_rounds = sa.select(
         rounds.c.serial, sa.literal("default"), sa.literal(0), blocks, rounds.c.distribution_ns,
         rounds.c.elapsed_ns,
     )  # fmt: skip
-    op.execute(sa.insert(round_cells).from_select([one.name for one in round_cells.columns], of_rounds))
+    op.execute(sa.insert(round_cells).from_select([column.name for column in round_cells.columns], of_rounds))
     op.add_column("resource_reports", sa.Column("cell_id", CELL_ID, nullable=True))
     for table in ("clients", "candidates", "slots"):
         op.add_column(table, sa.Column("cell_id", CELL_ID, nullable=True))
@@ -184,8 +192,9 @@ def _create_tables() -> None:
         sa.Column("task_serial", SERIAL, nullable=False),
         sa.Column("since", sa.BigInteger(), nullable=False),
         sa.Column("expires_at", sa.BigInteger(), nullable=True),
-        sa.Column("passed_over", sa.Integer(), nullable=False),
-        sa.CheckConstraint("passed_over >= 0", name=op.f("ck_waiting_tasks_passed_over_not_negative")),
+        sa.Column("overtaken", sa.Integer(), nullable=False),
+        sa.Column("cell_ids", JSON, nullable=False),
+        sa.CheckConstraint("overtaken >= 0", name=op.f("ck_waiting_tasks_overtaken_not_negative")),
         sa.ForeignKeyConstraint(
             ["task_serial"],
             ["tasks.serial"],
@@ -197,4 +206,4 @@ def _create_tables() -> None:
 
 
 def _one_of(*outcomes: str) -> str:
-    return f"outcome IN ({', '.join(repr(one) for one in outcomes)})"
+    return f"outcome IN ({', '.join(map(repr, outcomes))})"

@@ -1,9 +1,9 @@
 """Cells, and which of a cell's resource blocks a round gets.
 
-A round gets blocks that lie next to each other, as the uplink of LTE wants them.
+A round gets adjacent blocks, because the uplink of LTE assigns adjacent blocks.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import groupby
@@ -13,7 +13,7 @@ from services.domain.radio import RadioModel
 DEFAULT_CELL = "default"
 """It always exists; clients are in it unless they are put into another one."""
 DEFAULT_RESOURCE_BLOCKS = 100
-MAX_PASSED_OVER = 10
+MAX_OVERTAKEN = 10
 """A waiting task that later tasks of higher priority overtook so often is served before all others."""
 
 
@@ -30,7 +30,7 @@ class CellConfig:
 
 @dataclass(frozen=True)
 class BlockRange:
-    """Resource blocks that lie next to each other."""
+    """Adjacent resource blocks."""
 
     first: int
     count: int
@@ -53,20 +53,20 @@ class FreeBlocks:
         Of the ranges that are long enough, the shortest is used, so that long ones stay whole.
         """
         ranges = list(self._ranges())
-        enough = [one for one in ranges if one.count >= wanted]
+        enough = [blocks for blocks in ranges if blocks.count >= wanted]
         if enough:
-            shortest = min(enough, key=lambda one: one.count)
+            shortest = min(enough, key=lambda blocks: blocks.count)
             taken = BlockRange(shortest.first, wanted)
         else:
-            taken = max(ranges, key=lambda one: one.count, default=BlockRange(0, 0))
+            taken = max(ranges, key=lambda blocks: blocks.count, default=BlockRange(0, 0))
             if taken.count < least:
                 return None
         for block in taken.blocks():
             self._free[block] = False
         return taken
 
-    def close(self) -> None:
-        """Leave nothing: what is free is kept for a task that waits for more."""
+    def reserve_all(self) -> None:
+        """Keep all free blocks for a task that waits for more."""
         self._free = []
 
     def _ranges(self) -> Iterable[BlockRange]:
@@ -97,16 +97,22 @@ class WaitingTask:
 
     task_serial: int
     demand: BlockDemand
+    cell_ids: Collection[str]
+    """The cells in which it wants blocks: those in which it has clients."""
     since: datetime
-    passed_over: int
+    overtaken: int
     """How often a round was opened in its cells for a task that came later."""
 
     @property
-    def turn(self) -> tuple[bool, int, datetime, int]:
-        """Sorts tasks: first those passed over too often, then by priority, then in the order they came."""
-        is_overdue = self.passed_over >= MAX_PASSED_OVER
+    def position(self) -> tuple[bool, int, datetime, int]:
+        """Sorts tasks: first those overtaken too often, then by priority, then in the order they came."""
+        is_overdue = self.overtaken >= MAX_OVERTAKEN
         return not is_overdue, 0 if is_overdue else -self.demand.priority, self.since, self.task_serial
 
     def overtakes(self, other: "WaitingTask") -> bool:
         """Whether it is served first although it came later."""
-        return self.turn < other.turn and self.since > other.since
+        return self.position < other.position and self.since > other.since
+
+    def wants_blocks_of(self, cell: CellConfig) -> bool:
+        """Whether it waits for blocks of a cell."""
+        return cell.cell_id in self.cell_ids and self.demand.applies_to(cell)

@@ -1,7 +1,7 @@
 """Resource blocks of a round: it gets them in all its cells when it opens, or it is not opened.
 
 The cells are locked in the order of their ids, so no two transactions wait for each other. Tasks that found
-too few free blocks wait in turn: nobody gets blocks that a task before it in turn needs.
+too few free blocks wait: no task gets blocks that a waiting task before it needs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,10 +25,14 @@ def cells_of_task(store: Store, task: Task) -> list[CellConfig]:
     demand = task.terms.block_demand
     found = store.cells.all() if task.terms.clock is Clock.SIMULATED else store.cells.lock(demand.cells)
     usable = [cell for cell in found if demand.applies_to(cell)]
-    if not usable:
+    if demand.cells is not None and len(usable) < len(demand.cells):
+        missing = min(set(demand.cells) - {cell.cell_id for cell in usable})
         raise ResourceBlocksBusyError(
-            f"No cell of the task has {demand.least} resource blocks.", _LONGEST_RETRY_AFTER_S
+            f"The cell {missing!r} of the task has fewer than {demand.least} resource blocks.",
+            _LONGEST_RETRY_AFTER_S,
         )
+    if not usable:
+        raise ResourceBlocksBusyError(f"No cell has {demand.least} resource blocks.", _LONGEST_RETRY_AFTER_S)
     return usable
 
 
@@ -44,17 +48,19 @@ def choose_blocks(
         return {cell.cell_id: BlockRange(0, min(demand.wanted, cell.resource_blocks)) for cell in cells}
     held = store.allocations.held()
     free = {cell.cell_id: FreeBlocks(cell.resource_blocks, held.get(cell.cell_id, ())) for cell in cells}
-    place = _place(store, task, now)
-    for other in store.waiting_tasks.all(now):
-        if other.task_serial != task.serial and other.turn < place.turn:
-            _set_aside(other, cells, free)
+    waiting = store.waiting_tasks.all(now)
+    position = _waiting_task(waiting, task, now).position
+    for other in waiting:
+        if other.task_serial != task.serial and other.position < position:
+            _reserve(other, cells, free)
     ranges = {cell_id: blocks.take(demand.wanted, demand.least) for cell_id, blocks in free.items()}
     short = [cell_id for cell_id, taken in ranges.items() if taken is None]
     if short:
         raise ResourceBlocksBusyError(
-            f"The cell {short[0]!r} has no {demand.least} free resource blocks next to each other for the "
-            "task: other rounds hold them, or tasks that wait come first.",
+            f"The cell {short[0]!r} has no {demand.least} adjacent free resource blocks for the task: other "
+            "rounds hold them, or tasks that wait come first.",
             _retry_after_s(store, short, now),
+            list(ranges),
         )
     return {cell_id: taken for cell_id, taken in ranges.items() if taken is not None}
 
@@ -62,25 +68,26 @@ def choose_blocks(
 def hold_blocks(
     store: Store, task: Task, round_serial: int, ranges: Mapping[str, BlockRange], now: datetime
 ) -> None:
-    """Hold a round's blocks until it closes. Waiting tasks that came before are passed over."""
+    """Hold a round's blocks until it closes. The task waits no longer; those that it overtook are counted."""
+    waiting = store.waiting_tasks.all(now)
+    store.waiting_tasks.remove(task.serial)
     if task.terms.clock is Clock.SIMULATED or not ranges:
         return
-    place = _place(store, task, now)
-    passed = [
+    served = _waiting_task(waiting, task, now)
+    overtaken = [
         other.task_serial
-        for other in store.waiting_tasks.all(now)
-        if place.overtakes(other) and (other.demand.cells is None or ranges.keys() & set(other.demand.cells))
+        for other in waiting
+        if served.overtakes(other) and not ranges.keys().isdisjoint(other.cell_ids)
     ]
-    if passed:
-        store.waiting_tasks.pass_over(passed)
-    store.waiting_tasks.remove(task.serial)
+    if overtaken:
+        store.waiting_tasks.count_overtaken(overtaken)
     store.allocations.hold(round_serial, ranges, now)
 
 
 def wait_for_blocks(store: Store, task_id: str, error: ResourceBlocksBusyError, now: datetime) -> None:
-    """Give a task its place among those that wait.
+    """Let a task wait for blocks in the cells in which it has clients.
 
-    A task that does not advance by itself keeps it for twice as long as its caller was told to wait.
+    A task that does not advance by itself waits for twice as long as its caller was told to wait.
     """
     task = store.tasks.get(task_id, lock=True)
     if task.is_over or store.rounds.open_of(task.serial):
@@ -88,26 +95,27 @@ def wait_for_blocks(store: Store, task_id: str, error: ResourceBlocksBusyError, 
     expires_at = None
     if not (task.terms.auto_advance and task.rounds):
         expires_at = now + timedelta(seconds=2 * error.retry_after_s + 1)
-    store.waiting_tasks.put(task.serial, since=now, expires_at=expires_at)
+    store.waiting_tasks.put(task.serial, error.cell_ids, now=now, expires_at=expires_at)
 
 
-def in_turn(store: Store, tasks: Sequence[Task], now: datetime) -> list[Task]:
+def in_order(store: Store, tasks: Sequence[Task], now: datetime) -> list[Task]:
     """Tasks in the order in which they get resource blocks."""
-    return sorted(tasks, key=lambda task: _place(store, task, now).turn)
+    waiting = store.waiting_tasks.all(now)
+    return sorted(tasks, key=lambda task: _waiting_task(waiting, task, now).position)
 
 
-def _place(store: Store, task: Task, now: datetime) -> WaitingTask:
-    """The place of a task among those that wait; one that does not wait yet comes last of its priority."""
-    waiting = {one.task_serial: one for one in store.waiting_tasks.all(now)}
-    return waiting.get(task.serial) or WaitingTask(task.serial, task.terms.block_demand, now, 0)
+def _waiting_task(waiting: Sequence[WaitingTask], task: Task, now: datetime) -> WaitingTask:
+    """A task as one that waits; if it does not wait yet, it comes last of its priority."""
+    known = (other for other in waiting if other.task_serial == task.serial)
+    return next(known, WaitingTask(task.serial, task.terms.block_demand, (), now, 0))
 
 
-def _set_aside(other: WaitingTask, cells: Sequence[CellConfig], free: Mapping[str, FreeBlocks]) -> None:
-    """Keep the blocks of a waiting task; where it lacks some, keep all, so that they become enough."""
+def _reserve(other: WaitingTask, cells: Sequence[CellConfig], free: Mapping[str, FreeBlocks]) -> None:
+    """Keep blocks for a waiting task; where it lacks some, keep all, so that they become enough."""
     for cell in cells:
         blocks = free[cell.cell_id]
-        if other.demand.applies_to(cell) and blocks.take(other.demand.wanted, other.demand.least) is None:
-            blocks.close()
+        if other.wants_blocks_of(cell) and blocks.take(other.demand.wanted, other.demand.least) is None:
+            blocks.reserve_all()
 
 
 def _retry_after_s(store: Store, cell_ids: Sequence[str], now: datetime) -> float:

@@ -50,6 +50,15 @@ def busy_clients(store: Store, task: Task) -> Serials:
     return store.rounds.busy_clients(task.serial)
 
 
+def lock_candidates(store: Store, task: Task) -> None:
+    """Let no other round select clients until the transaction ends: none is selected by two at a time.
+
+    All cells are locked, because candidates of an open round may have moved to any of them.
+    """
+    if task.terms.clock is Clock.WALL:
+        store.cells.lock(None)
+
+
 def emit_cooldowns(store: Store, round_: Round, cooldowns: Cooldowns | None, now: datetime) -> None:
     """Emit an event for each client whose cooldown begins with this round."""
     if cooldowns is None:

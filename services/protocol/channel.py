@@ -21,7 +21,7 @@ from services.domain.rounds import UPLOAD_STATES, CandidateOutcome, Round, Slot,
 from services.domain.schedule import TIME_SLOT_NS
 from services.domain.tasks import Clock, Dispatch, Task
 from services.errors import ChannelNotGrantedError, ElapsedTimeError, TimeNotMonotonicError
-from services.protocol.candidates import busy_clients
+from services.protocol.candidates import busy_clients, lock_candidates
 from services.storage.database import Store
 
 _REPLACING = (CandidateOutcome.DEADLINE, CandidateOutcome.NOT_CHOSEN)
@@ -191,6 +191,7 @@ def replace_client(
         return round_
     slots = _slots_in(store, round_, freed.cell_id)
     enrolled = store.rounds.serials_of_candidates(round_.serial)
+    lock_candidates(store, task)
     busy = set(busy_clients(store, task).tolist())
     possible = [
         one

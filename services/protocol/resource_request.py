@@ -28,7 +28,12 @@ from services.errors import (
     TaskOverError,
 )
 from services.protocol.block_allocation import cells_of_task, choose_blocks, hold_blocks, wait_for_blocks
-from services.protocol.candidates import busy_clients, clients_passed_over, emit_cooldowns
+from services.protocol.candidates import (
+    busy_clients,
+    clients_passed_over,
+    emit_cooldowns,
+    lock_candidates,
+)
 from services.protocol.client_selection import (
     DrawnCandidates,
     DrawnClient,
@@ -52,9 +57,11 @@ def open_round(store: Store, task_id: str, now: datetime) -> Round:
     """Open the next round: draw the candidates and, without a report window, select at once."""
     task = _check_ready(store, task_id, now)
     number = task.rounds + 1
-    in_reach = {cell.cell_id: cell for cell in cells_of_task(store, task)}
-    clients = store.clients.serials_with(task.terms.labels, in_reach.keys())
-    ranges = choose_blocks(store, task, [in_reach[cell_id] for cell_id in clients.cell_ids], now)
+    usable_cells = cells_of_task(store, task)
+    with_clients = store.clients.cells_with(task.terms.labels)
+    cells = [cell for cell in usable_cells if cell.cell_id in with_clients]
+    ranges = choose_blocks(store, task, cells, now)
+    clients = store.clients.serials_with(task.terms.labels, ranges.keys())
     passed_over = clients_passed_over(store, task, number)
     reasons = {CandidateOutcome.BUSY: busy_clients(store, task), **passed_over.serials}
     drawn = _draw(store, clients, task.terms, reasons, np.random.default_rng([task.terms.seed, number]))
@@ -84,8 +91,9 @@ def open_round(store: Store, task_id: str, now: datetime) -> Round:
             add_evaluation_jobs(store, task, 0, now)
     task = store.tasks.change(task, rounds=number)
     hold_blocks(store, task, round_.serial, ranges, now)
-    cells = [RoundCell(cell_id, taken.first, taken.count) for cell_id, taken in ranges.items()]
-    store.rounds.add_cells(round_, cells)
+    store.rounds.add_cells(
+        round_, [RoundCell(cell_id, taken.first, taken.count) for cell_id, taken in ranges.items()]
+    )
     emit_round(store, round_, now)
     emit_cooldowns(store, round_, passed_over.cooldowns, now)
     if not window_s:
@@ -143,6 +151,7 @@ def end_report_window(store: Store, round_id: str, now: datetime) -> Round:
     task, round_ = lock_round(store, round_id)
     if round_.state is not RoundState.REQUESTING:
         return round_
+    lock_candidates(store, task)
     serials = store.rounds.serials_of_candidates(round_.serial)
     drawn = store.rounds.candidates(round_.serial)
     asked = [one for one in drawn if one.outcome is CandidateOutcome.ASKED]

@@ -51,7 +51,10 @@ class Cells(Repository):
         return self._list(CellConfig, _ALL)
 
     def lock(self, cell_ids: Collection[str] | None) -> list[CellConfig]:
-        """These cells, or all, in the order of their ids; nobody else takes blocks in them until the end."""
+        """These cells, or all, in the order of their ids.
+
+        Until the transaction ends no other takes blocks or selects clients there, and no client leaves.
+        """
         query = _ALL if cell_ids is None else _ALL.where(cells.c.cell_id.in_(cell_ids))
         return self._list(CellConfig, query.with_for_update(key_share=True))
 
@@ -223,19 +226,21 @@ class Allocations(Repository):
 class WaitingTasks(Repository):
     """The tasks of a database that wait for resource blocks."""
 
-    def put(self, task_serial: int, *, since: datetime, expires_at: datetime | None) -> None:
-        """Let a task wait; one that waits already keeps its place."""
+    def put(
+        self, task_serial: int, cell_ids: Sequence[str], *, now: datetime, expires_at: datetime | None
+    ) -> None:
+        """Let a task wait for blocks of these cells; one that waits already keeps its position."""
+        self.delete_expired(now)
+        values = {"cell_ids": list(cell_ids), "expires_at": expires_at}
         changed = self._connection.execute(
-            update(waiting_tasks)
-            .where(waiting_tasks.c.task_serial == task_serial)
-            .values(expires_at=expires_at)
+            update(waiting_tasks).where(waiting_tasks.c.task_serial == task_serial).values(values)
         )
         if not changed.rowcount:
-            row = {"task_serial": task_serial, "since": since, "expires_at": expires_at, "passed_over": 0}
+            row = {"task_serial": task_serial, "since": now, "overtaken": 0, **values}
             self._connection.execute(insert(waiting_tasks), row)
 
     def all(self, now: datetime) -> list[WaitingTask]:
-        """Those that wait, in turn."""
+        """Those that wait, by position."""
         query = (
             select(waiting_tasks, tasks.c.terms)
             .join_from(waiting_tasks, tasks, tasks.c.serial == waiting_tasks.c.task_serial)
@@ -245,14 +250,14 @@ class WaitingTasks(Repository):
             as_dataclass(WaitingTask, row, demand=row.terms.block_demand)
             for row in self._connection.execute(query)
         ]
-        return sorted(found, key=lambda one: one.turn)
+        return sorted(found, key=lambda task: task.position)
 
-    def pass_over(self, task_serials: Sequence[int]) -> None:
+    def count_overtaken(self, task_serials: Sequence[int]) -> None:
         """Record that another task was served before these although it came later."""
         self._connection.execute(
             update(waiting_tasks)
             .where(waiting_tasks.c.task_serial.in_(task_serials))
-            .values(passed_over=waiting_tasks.c.passed_over + 1)
+            .values(overtaken=waiting_tasks.c.overtaken + 1)
         )
 
     def remove(self, task_serial: int) -> None:

@@ -40,7 +40,7 @@ from services.storage.sql import (
     numbers_table,
     with_values,
 )
-from services.storage.tables import api_keys, candidates, client_labels, clients, slots
+from services.storage.tables import api_keys, candidates, cells, client_labels, clients, slots
 
 _BATCH = 1000
 _SERIALS_OF = select(clients.c.client_id, clients.c.serial).where(
@@ -147,8 +147,20 @@ class Clients(Repository):
         return self.get(client_id)
 
     def move(self, cell_ids: Mapping[int, str]) -> None:
-        """Put clients, given by their serials, into other cells."""
-        rows = [{"of_serial": serial, "cell_id": cell_ids[serial]} for serial in sorted(cell_ids)]
+        """Put clients, given by their serials, into other cells.
+
+        It waits until rounds that are being opened in the cells that they leave are open: else a round in
+        another cell would not see that they are busy.
+        """
+        _, number = numbers_table(self._connection, np.array(list(cell_ids), dtype=np.int64))
+        query = select(clients.c.serial, clients.c.cell_id).where(clients.c.serial.in_(select(number)))
+        found = self._connection.execute(query.order_by(clients.c.serial).with_for_update(key_share=True))
+        moved = [(serial, cell_id) for serial, cell_id in found if cell_ids[serial] != cell_id]
+        if not moved:
+            return
+        left = select(cells.c.cell_id).where(cells.c.cell_id.in_({cell_id for _, cell_id in moved}))
+        self._connection.execute(left.order_by(cells.c.cell_id).with_for_update(read=True))
+        rows = [{"of_serial": serial, "cell_id": cell_ids[serial]} for serial, _ in moved]
         self._connection.execute(_MOVE, rows)
 
     def get(self, client_id: str) -> Client:
@@ -197,6 +209,11 @@ class Clients(Repository):
             some = {"client_ids": _padded(client_ids[start : start + _BATCH])}
             found.update((row.client_id, row.cell_id) for row in self._connection.execute(_CELLS_OF, some))
         return found
+
+    def cells_with(self, labels: Mapping[str, str]) -> set[str]:
+        """The cells in which there are clients with these labels."""
+        there = _labelled(select(clients.c.serial).where(clients.c.cell_id == cells.c.cell_id), labels)
+        return set(self._connection.execute(select(cells.c.cell_id).where(there.exists())).scalars())
 
     def serials_with(
         self, labels: Mapping[str, str], cell_ids: Collection[str] | None = None

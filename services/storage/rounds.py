@@ -27,6 +27,7 @@ from services.domain.rounds import (
     SlotOutcome,
 )
 from services.domain.selection import ClientHistory
+from services.domain.tasks import Clock
 from services.errors import RoundNotFoundError
 from services.storage.sql import (
     Page,
@@ -41,7 +42,6 @@ from services.storage.sql import (
     with_values,
 )
 from services.storage.tables import (
-    allocations,
     candidates,
     clients,
     resource_reports,
@@ -369,16 +369,19 @@ class Rounds(Repository):
         return as_dataclass(RoundCell, row)
 
     def busy_clients(self, task_serial: int) -> Serials:
-        """The serials of clients with a pending slot in a round of another task that holds blocks."""
+        """The serials of clients with a pending slot in another task's open round on the wall clock."""
+        collecting = (
+            select(rounds.c.serial, tasks.c.terms)
+            .join_from(rounds, tasks, tasks.c.serial == rounds.c.task_serial)
+            .where(rounds.c.state.in_(UPLOAD_STATES), rounds.c.task_serial != task_serial)
+        )
+        found = self._connection.execute(collecting).all()
         query = (
             select(clients.c.serial)
             .distinct()
-            .join_from(allocations, rounds, rounds.c.serial == allocations.c.round_serial)
-            .join(slots, slots.c.round_serial == rounds.c.serial)
-            .join(clients, clients.c.client_id == slots.c.client_id)
+            .join_from(slots, clients, clients.c.client_id == slots.c.client_id)
             .where(
-                allocations.c.held_until.is_(None),
-                rounds.c.task_serial != task_serial,
+                slots.c.round_serial.in_([row.serial for row in found if row.terms.clock is Clock.WALL]),
                 slots.c.outcome == SlotOutcome.PENDING,
             )
         )

@@ -317,8 +317,9 @@ waiting_tasks = Table(
     Column("task_serial", ForeignKey("tasks.serial", ondelete="CASCADE"), primary_key=True),
     Column("since", UtcDateTime, nullable=False),
     Column("expires_at", UtcDateTime),  # null: until it is served
-    Column("passed_over", Integer, nullable=False),
-    CheckConstraint("passed_over >= 0", name="passed_over_not_negative"),
+    Column("overtaken", Integer, nullable=False),
+    Column("cell_ids", Json, nullable=False),  # in which it wants blocks
+    CheckConstraint("overtaken >= 0", name="overtaken_not_negative"),
 )
 
 slots = Table(

@@ -204,7 +204,7 @@ def busy_round(uow: UnitOfWork) -> BusyRound:
     uow.idempotency.add("some-key", "once", SavedAnswer(b"\x01" * 32, 201, b"answer"), NOW)
     uow.leases.acquire("reconciler", "one", NOW, SECOND)
     uow.allocations.hold(round_.serial, {"default": BlockRange(0, 1)}, NOW)
-    uow.waiting_tasks.put(task.serial, since=NOW, expires_at=NOW + SECOND)
+    uow.waiting_tasks.put(task.serial, ["default"], now=NOW, expires_at=NOW + SECOND)
     return BusyRound(
         uow.rounds.get(round_.round_id), operator_key(uow), client_key(uow, "idle", serials["idle"])
     )

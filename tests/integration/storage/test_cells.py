@@ -1,11 +1,12 @@
 """Cells, held resource blocks and waiting tasks in both databases."""
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 
 import pytest
-from sqlalchemy import func, select
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy import func, select, text
+from sqlalchemy.exc import IntegrityError, OperationalError
 
 from services.domain.cells import BlockRange, CellConfig
 from services.domain.radio import RadioModel
@@ -18,7 +19,7 @@ from services.errors import (
     ResourceBlocksBusyError,
 )
 from services.protocol.aggregation import close_round
-from services.protocol.block_allocation import in_turn, wait_for_blocks
+from services.protocol.block_allocation import in_order, wait_for_blocks
 from services.protocol.resource_request import advance_task, end_report_window, open_round
 from services.protocol.task_management import cancel_task
 from services.storage.database import Database, UnitOfWork
@@ -161,7 +162,7 @@ def test_two_tasks_have_disjoint_blocks_and_a_third_finds_none(database: Databas
         assert _blocks(uow, second) == {"north": (10, 10)}
         assert [one.upload_ns for one in uow.rounds.slots(first.serial)] == [10**9] * 2
         third = _task(uow)
-        with pytest.raises(ResourceBlocksBusyError, match="'north' has no 10 free") as caught:
+        with pytest.raises(ResourceBlocksBusyError, match="'north' has no 10 adjacent free") as caught:
             open_round(uow, third.task_id, NOW)
         assert caught.value.retry_after_s == 60.0
         close_round(uow, first.round_id, NOW + SECOND)
@@ -297,11 +298,11 @@ def test_waiting_tasks_are_served_by_priority_then_in_order(database: Database) 
             _refused(uow, task, seconds)
         close_round(uow, holder.round_id, NOW + 4 * SECOND)
         tasks = [later, plain, urgent]
-        assert in_turn(uow, tasks, NOW + 4 * SECOND) == [urgent, plain, later]
+        assert in_order(uow, tasks, NOW + 4 * SECOND) == [urgent, plain, later]
         for task in (plain, later):
             _refused(uow, task, 4)
         opened = open_round(uow, urgent.task_id, NOW + 4 * SECOND)
-        passed = {one.task_serial: one.passed_over for one in uow.waiting_tasks.all(NOW + 4 * SECOND)}
+        passed = {one.task_serial: one.overtaken for one in uow.waiting_tasks.all(NOW + 4 * SECOND)}
         assert passed == {plain.serial: 1, later.serial: 1}
         close_round(uow, opened.round_id, NOW + 5 * SECOND)
         _refused(uow, later, 5)
@@ -326,7 +327,7 @@ def test_no_task_starves_however_many_of_higher_priority_come(database: Database
             _refused(uow, urgent, rounds)
             _refused(uow, humble, rounds)
             close_round(uow, opened.round_id, NOW + rounds * SECOND)
-            first, _ = in_turn(uow, [humble, urgent], NOW + rounds * SECOND)
+            first, _ = in_order(uow, [humble, urgent], NOW + rounds * SECOND)
             opened = open_round(uow, first.task_id, NOW + rounds * SECOND)
             if first == humble:
                 break
@@ -393,12 +394,11 @@ def test_a_task_that_advances_by_itself_waits_until_it_is_served_or_ends(databas
         assert uow.waiting_tasks.all(NOW) == []
 
 
-def test_a_task_whose_cells_became_too_small_waits(database: Database) -> None:
+def test_a_task_that_wants_more_than_any_cell_has_waits(database: Database) -> None:
     with database.unit_of_work() as uow:
         _cell(uow, "north", 10, "a")
-        task = _task(uow, "north")
-        uow.cells.change("north", resource_blocks=9)
-        with pytest.raises(ResourceBlocksBusyError, match="No cell of the task has 10"):
+        task = _task(uow, resource_blocks=200)
+        with pytest.raises(ResourceBlocksBusyError, match="No cell has 200"):
             open_round(uow, task.task_id, NOW)
 
 
@@ -441,6 +441,124 @@ def test_tasks_that_open_rounds_at_the_same_moment_share_no_block(database: Data
     with database.engine.connect() as connection:
         held = connection.execute(select(func.count()).select_from(held_blocks)).scalar_one()
     assert held == sum(one.resource_block_count for one in live)
+
+
+def _locked_out(database: Database, act: Callable[[UnitOfWork], object]) -> None:
+    """It waits for a lock of another transaction, which is not over."""
+    with database.unit_of_work() as uow:
+        uow._connection.execute(text("SET LOCAL lock_timeout = '50ms'"))
+        with pytest.raises(OperationalError, match="lock timeout"):
+            act(uow)
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_a_client_is_not_selected_for_two_rounds_at_the_same_moment(
+    postgresql_database: Database, moved: bool
+) -> None:
+    database = postgresql_database
+    with database.unit_of_work() as uow:
+        _cell(uow, "north", 20, "a")
+        _cell(uow, "south", 20)
+        free_only = {"allow_busy_clients": False}
+        asking = open_round(uow, _task(uow, "north", report_window_s=5.0, **free_only).task_id, NOW)
+        other = _task(uow, "south" if moved else "north", **free_only)
+        serial = uow.clients.get("a").serial
+        uow.reports.add([factories.report(serial, received_at=NOW + SECOND)])
+        if moved:
+            uow.clients.move({serial: "south"})
+        uow.commit()
+    window_ends = NOW + 5 * SECOND
+    with database.unit_of_work() as opening:
+        assert open_round(opening, other.task_id, window_ends).selected == 1
+        _locked_out(database, lambda uow: end_report_window(uow, asking.round_id, window_ends))
+        opening.commit()
+    with database.unit_of_work() as uow:
+        ended = end_report_window(uow, asking.round_id, window_ends)
+        assert (ended.outcome, _outcomes(uow, ended)) == ("TOO_FEW_CLIENTS", {"a": "BUSY"})
+
+
+def test_a_client_moves_once_the_round_that_opens_in_its_cell_is_open(postgresql_database: Database) -> None:
+    """Else a round that opens in its new cell at the same moment could select it too."""
+    database = postgresql_database
+    with database.unit_of_work() as uow:
+        _cell(uow, "north", 20, "a")
+        _cell(uow, "south", 20, "b")
+        _cell(uow, "east", 20)
+        task = _task(uow, "north")
+        serials = uow.clients.serials_of(["a", "b"])
+        uow.commit()
+    with database.unit_of_work() as opening:
+        open_round(opening, task.task_id, NOW)
+        _locked_out(database, lambda uow: uow.clients.move({serials["a"]: "south"}))
+        with database.unit_of_work() as uow:  # those of other cells move
+            uow.clients.move({serials["b"]: "east"})
+            uow.clients.move({serials["a"]: "north"})  # where it is
+            uow.commit()
+
+
+def test_a_waiting_task_needs_blocks_only_in_the_cells_of_its_clients(database: Database) -> None:
+    with database.unit_of_work() as uow:
+        _cell(uow, "north", 10, "a")
+        _cell(uow, "south", 10, "b")
+        uow.clients.change("a", labels={"kind": "car"})
+        open_round(uow, _task(uow, "north").task_id, NOW)
+        waiting = _task(uow, labels={"kind": "car"}, priority=-1)
+        _refused(uow, waiting, 0)
+        opened = open_round(uow, _task(uow, "south").task_id, NOW + SECOND)
+        assert _blocks(uow, opened) == {"south": (0, 10)}
+        assert [one.overtaken for one in uow.waiting_tasks.all(NOW)] == [0]
+        close_round(uow, opened.round_id, NOW + 2 * SECOND)
+        uow.clients.change("b", labels={"kind": "car"})
+        _refused(uow, waiting, 3)
+        _refused(uow, _task(uow, "south", priority=-1), 4)  # it has clients there now
+
+
+def test_a_task_whose_clients_left_waits_no_longer(database: Database) -> None:
+    with database.unit_of_work() as uow:
+        _cell(uow, "north", 10, "a")
+        task = _task(uow, auto_advance=True)
+        close_round(uow, open_round(uow, task.task_id, NOW).round_id, NOW)
+        open_round(uow, _task(uow, priority=1).task_id, NOW)
+        assert advance_task(uow, task.task_id, NOW + 2 * SECOND) is None
+        assert uow.waiting_tasks.all(NOW)
+        uow.clients.remove("a")
+        opened = advance_task(uow, task.task_id, NOW + 4 * SECOND)
+        assert opened is not None
+        assert opened.outcome == "TOO_FEW_CLIENTS"
+        assert uow.waiting_tasks.all(NOW) == []
+
+
+def test_a_task_has_no_round_without_a_cell_that_it_names(database: Database) -> None:
+    with database.unit_of_work() as uow:
+        _cell(uow, "north", 20, "a")
+        _cell(uow, "south", 20, "b")
+        task = _task(uow, "north", "south")
+        uow.cells.change("south", resource_blocks=9)
+        with pytest.raises(ResourceBlocksBusyError, match="'south' of the task has fewer than 10"):
+            open_round(uow, task.task_id, NOW)
+        _refused(uow, task, 0)
+        assert open_round(uow, _task(uow, "north", resource_blocks=20).task_id, NOW).selected == 1
+
+
+def test_clients_of_rounds_without_blocks_are_busy_too(database: Database) -> None:
+    """Such as rounds that were open when the database was migrated."""
+    with database.unit_of_work() as uow:
+        _cell(uow, "north", 20, "a")
+        opened = open_round(uow, _task(uow).task_id, NOW)
+        uow.allocations.release(opened.serial, NOW)
+        other = open_round(uow, _task(uow, allow_busy_clients=False).task_id, NOW)
+        assert _outcomes(uow, other) == {"a": "BUSY"}
+
+
+def test_a_caller_that_comes_back_too_late_waits_behind_the_others(database: Database) -> None:
+    with database.unit_of_work() as uow:
+        _cell(uow, "north", 10, "a")
+        open_round(uow, _task(uow).task_id, NOW)
+        late, other = _task(uow), _task(uow)
+        _refused(uow, late, 0)
+        _refused(uow, other, 300)
+        _refused(uow, late, 301)
+        assert in_order(uow, [late, other], NOW + 302 * SECOND) == [other, late]
 
 
 def test_clients_are_found_by_cell(database: Database) -> None:

@@ -56,7 +56,7 @@ BROKEN: dict[str, list[dict[str, object]]] = {
     "ck_held_blocks_block_not_negative": [{"block": -1}],
     "ck_allocations_blocks_in_range": [{"resource_block_first": -1}, {"resource_block_count": 0}],
     "ck_allocations_ends_later": [{"held_until": NOW - SECOND}],
-    "ck_waiting_tasks_passed_over_not_negative": [{"passed_over": -1}],
+    "ck_waiting_tasks_overtaken_not_negative": [{"overtaken": -1}],
     "ck_slots_outcome_known": [{"outcome": "lost"}],
     "ck_slots_upload_adds_up": [{"upload_start_ns": -1}, {"upload_end_ns": 0}],
     "ck_slots_window_adds_up": [{"window_start_ns": -1}, {"window_end_ns": 0}],

@@ -115,6 +115,38 @@ def test_the_way_back_from_terms_in_one_column_and_up_again_keeps_every_row(own_
     assert _rows(own_database) == rows
 
 
+@pytest.mark.parametrize(("wanted", "blocks"), [(None, 100), (100, 100), (400, 400)])
+def test_the_default_cell_has_as_many_blocks_as_any_task_wants(
+    sqlite_url: str, wanted: int | None, blocks: int
+) -> None:
+    database = Database(sqlite_url)
+    migrate(database)
+    if wanted is not None:
+        with database.unit_of_work() as uow:
+            factories.reporting_clients(uow, "a")
+            task = factories.ready_task(uow, resource_blocks=wanted)
+            uow.commit()
+    downgrade(database, "0009")
+    migrate(database)
+    with database.unit_of_work() as uow:
+        assert uow.cells.get("default").resource_blocks == blocks
+        if wanted is not None:
+            assert open_round(uow, task.task_id, NOW).selected == 1
+    database.close()
+
+
+def test_clients_of_rounds_that_are_open_during_the_migration_are_busy(own_database: Database) -> None:
+    with own_database.unit_of_work() as uow:
+        factories.scheduled_round(uow, "a", clock=Clock.WALL)
+        uow.commit()
+    downgrade(own_database, "0009")
+    migrate(own_database)
+    with own_database.unit_of_work() as uow:
+        assert uow.allocations.held() == {}
+        other = open_round(uow, factories.ready_task(uow, clock=Clock.WALL).task_id, NOW)
+        assert [one.outcome.value for one in uow.rounds.candidates(other.serial)] == ["BUSY"]
+
+
 def test_the_way_back_from_key_rotation_keeps_both_keys(own_database: Database) -> None:
     with own_database.unit_of_work() as uow:
         serial = factories.clients(uow, "a")["a"]

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from services.domain.cells import (
-    MAX_PASSED_OVER,
+    MAX_OVERTAKEN,
     BlockDemand,
     BlockRange,
     CellConfig,
@@ -17,9 +17,9 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 ANYWHERE = BlockDemand(None, 10, 10)
 
 
-def _waiting(serial: int, *, priority: int = 0, since_s: int = 0, passed_over: int = 0) -> WaitingTask:
+def _waiting(serial: int, *, priority: int = 0, since_s: int = 0, overtaken: int = 0) -> WaitingTask:
     demand = BlockDemand(None, 10, 10, priority)
-    return WaitingTask(serial, demand, NOW + timedelta(seconds=since_s), passed_over)
+    return WaitingTask(serial, demand, ("north",), NOW + timedelta(seconds=since_s), overtaken)
 
 
 def test_blocks_are_taken_from_the_first_on_and_only_once() -> None:
@@ -51,9 +51,9 @@ def test_fewer_than_wanted_are_taken_if_they_are_enough(least: int, taken: Block
     assert FreeBlocks(15, range(10)).take(10, least) == taken
 
 
-def test_a_closed_cell_gives_nothing() -> None:
+def test_a_cell_whose_blocks_are_all_reserved_gives_nothing() -> None:
     free = FreeBlocks(20)
-    free.close()
+    free.reserve_all()
     assert free.take(1, 1) is None
 
 
@@ -72,18 +72,25 @@ def test_a_task_has_rounds_in_its_cells_unless_they_are_too_small() -> None:
 def test_tasks_wait_by_priority_and_then_in_the_order_they_came() -> None:
     early, late = _waiting(1, since_s=0), _waiting(2, since_s=1)
     urgent = _waiting(3, since_s=2, priority=1)
-    assert sorted([late, urgent, early], key=lambda one: one.turn) == [urgent, early, late]
+    assert sorted([late, urgent, early], key=lambda task: task.position) == [urgent, early, late]
     assert urgent.overtakes(early)
     assert not early.overtakes(late)
     assert not late.overtakes(urgent)
 
 
 def test_of_two_that_came_at_once_the_older_task_is_first() -> None:
-    assert _waiting(1).turn < _waiting(2).turn
+    assert _waiting(1).position < _waiting(2).position
 
 
-def test_a_task_that_was_passed_over_too_often_comes_before_every_priority() -> None:
+def test_a_task_that_was_overtaken_too_often_comes_before_every_priority() -> None:
     urgent = _waiting(2, since_s=1, priority=1000)
-    assert urgent.turn < _waiting(1, passed_over=MAX_PASSED_OVER - 1).turn
-    assert _waiting(1, passed_over=MAX_PASSED_OVER).turn < urgent.turn
-    assert not urgent.overtakes(_waiting(1, passed_over=MAX_PASSED_OVER))
+    assert urgent.position < _waiting(1, overtaken=MAX_OVERTAKEN - 1).position
+    assert _waiting(1, overtaken=MAX_OVERTAKEN).position < urgent.position
+    assert not urgent.overtakes(_waiting(1, overtaken=MAX_OVERTAKEN))
+
+
+def test_a_task_waits_for_blocks_of_cells_with_its_clients_that_are_large_enough() -> None:
+    waiting = _waiting(1)
+    assert waiting.wants_blocks_of(CellConfig("north", resource_blocks=10))
+    assert not waiting.wants_blocks_of(CellConfig("north", resource_blocks=9))
+    assert not waiting.wants_blocks_of(CellConfig("south", resource_blocks=10))
