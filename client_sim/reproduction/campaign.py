@@ -35,6 +35,8 @@ class CampaignFileError(FedCSError):
     cause: ClassVar[str] = "BAD_CAMPAIGN_FILE"
 
 
+_RETRY_S = 1800.0
+"""Trials run in the background, where other programs can starve the service for minutes."""
 _STRICT = ConfigDict(strict=True, extra="forbid", frozen=True)
 
 
@@ -272,7 +274,7 @@ def _run_trials(
     with start_stack(console, work_dir) as service:
 
         async def main() -> list[str]:
-            async with AsyncApi(service.url, service.operator_key) as api:
+            async with AsyncApi(service.url, service.operator_key, retry_timeout_s=_RETRY_S) as api:
                 campaign = Campaign(api, store, results, results_path)
                 await campaign.run(planned, console)
                 return campaign.failed
