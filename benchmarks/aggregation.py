@@ -49,7 +49,7 @@ def main() -> None:
             if name in _PEERS:
                 contenders["numpy"] = partial(_PEERS[name], updates)
             seconds = median_seconds(contenders, _RUNS.get(name, 1))
-            rates = {one: total_mb / taken for one, taken in seconds.items()}
+            rates = {contender: total_mb / taken for contender, taken in seconds.items()}
             peer = ["", "", ""]
             if name in _PEERS:
                 wanted = "≥ 0.56" if name == "weighted" else "≥ 0.5"

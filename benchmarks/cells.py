@@ -59,15 +59,17 @@ def main() -> None:
             if name == "SQLite":
                 console.print(_proportion(database))
             spare_the_collector()
-            one, many = [], []
+            one_cell, many_cells = [], []
             for _ in range(_RUNS):
                 _spread(database, 1)
-                one.append(_open(database))
+                one_cell.append(_open(database))
                 _spread(database, _MANY_CELLS)
-                many.append(_open(database))
+                many_cells.append(_open(database))
             database.close()
-            seconds = [statistics.median(run.seconds for run in runs) for runs in (one, many)]
-            processor_s = [statistics.median(run.processor_s for run in runs) for runs in (one, many)]
+            seconds = [statistics.median(run.seconds for run in runs) for runs in (one_cell, many_cells)]
+            processor_s = [
+                statistics.median(run.processor_s for run in runs) for runs in (one_cell, many_cells)
+            ]
             opening.add_row(
                 name,
                 *(f"{value * 1e3:.0f}" for value in seconds),

@@ -59,8 +59,8 @@ def _enrol(database: Database, now: datetime) -> None:
         serials = uow.clients.add({f"client-{place}": {} for place in range(CLIENTS)}, now)
         uow.reports.add(
             [
-                (serial, None, *one, 10, now_us, now_us, None, None)
-                for serial, one in zip(serials.values(), numbers, strict=True)
+                (serial, None, *figures, 10, now_us, now_us, None, None)
+                for serial, figures in zip(serials.values(), numbers, strict=True)
             ]
         )
         uow.commit()

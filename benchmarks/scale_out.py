@@ -48,14 +48,19 @@ def main() -> None:
             f"rounds/s, {_CELLS} cells of {_CLIENTS} clients, 1 MB": _simulate,
         }
         for label, measure in measures.items():
-            one, two = [], []
+            one_service, two_services = [], []
             for run in range(_RUNS):
                 console.print(f"{label}: run {run + 1} of {_RUNS}")
-                one.append(measure(addresses[:1]))
-                two.append(measure(addresses))
-            ratio = statistics.median(after / before for before, after in zip(one, two, strict=True))
+                one_service.append(measure(addresses[:1]))
+                two_services.append(measure(addresses))
+            ratio = statistics.median(
+                after / before for before, after in zip(one_service, two_services, strict=True)
+            )
             table.add_row(
-                label, f"{statistics.median(one):.1f}", f"{statistics.median(two):.1f}", f"{ratio:.2f}"
+                label,
+                f"{statistics.median(one_service):.1f}",
+                f"{statistics.median(two_services):.1f}",
+                f"{ratio:.2f}",
             )
     console.print(table)
 

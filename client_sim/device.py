@@ -187,9 +187,9 @@ class Device:
         while True:
             known = await self._send(endpoints.assignments(_POLL_S if known else 0.0, known))
             states = [
-                one.channel
-                for one in known.assignments
-                if isinstance(one, TrainAssignment) and one.round_id == round_.round_id
+                assignment.channel
+                for assignment in known.assignments
+                if isinstance(assignment, TrainAssignment) and assignment.round_id == round_.round_id
             ]
             if states != [ChannelState.WAITING]:
                 return states == [ChannelState.GRANTED]

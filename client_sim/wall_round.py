@@ -143,7 +143,9 @@ class WallRound:
         self._active = {slot.client_id: slot for slot in self.simulated_slots if not slot.dropped}
         self._slots = {slot.client_id: slot for slot in self.schedule.slots}
         self._channels = {
-            cell_id: Channel(one for one in self._active if self._slots[one].cell_id == cell_id)
+            cell_id: Channel(
+                client_id for client_id in self._active if self._slots[client_id].cell_id == cell_id
+            )
             for cell_id in self._begins_s
         }
         self._is_strict = scenario.task.slot_enforcement is SlotEnforcement.STRICT

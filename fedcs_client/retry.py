@@ -190,7 +190,10 @@ def _problem(status: int, content: bytes) -> Problem:
 
 
 def _one_line(problem: Problem) -> str:
-    what = "; ".join(f"{one.param}: {one.reason}" for one in problem.invalid_params) or problem.detail
+    what = (
+        "; ".join(f"{invalid.param}: {invalid.reason}" for invalid in problem.invalid_params)
+        or problem.detail
+    )
     return " ".join(f"{problem.status} {problem.title}: {what}".split())
 
 

@@ -46,25 +46,25 @@ def _participation(store: Store, clients: Sequence[Client]) -> Mapping[str, list
     """The running tasks that have selected each client."""
     found = store.slot_history.participation([client.client_id for client in clients])
     fractions = {
-        one.task_serial: one.terms.request_fraction
+        in_task.task_serial: in_task.terms.request_fraction
         for of_client in found.values()
-        for one in of_client
-        if one.terms.cooldown
+        for in_task in of_client
+        if in_task.terms.cooldown
     }
     until = {serial: _cooldowns(store, serial, fractions[serial], list(found)) for serial in fractions}
     return {
         client.client_id: [
             ParticipationResponse(
-                task_id=one.task_id,
-                rounds=one.rounds,
-                selected=one.selected,
-                received=one.received,
-                share=one.selected / one.rounds,
+                task_id=in_task.task_id,
+                rounds=in_task.rounds,
+                selected=in_task.selected,
+                received=in_task.received,
+                share=in_task.selected / in_task.rounds,
                 cooldown_until_round=_if_later(
-                    until.get(one.task_serial, {}).get(client.serial, 0), one.rounds
+                    until.get(in_task.task_serial, {}).get(client.serial, 0), in_task.rounds
                 ),
             )
-            for one in found.get(client.client_id, ())
+            for in_task in found.get(client.client_id, ())
         ]
         for client in clients
     }

@@ -259,7 +259,9 @@ class AuthenticatedRoute(APIRoute):
         allowed = frozenset(self.openapi_extra["x-access"])
         location = self.openapi_extra.get(LOCATION)
         known_names = {
-            one.alias for one in get_flat_params(self.dependant) if isinstance(one.field_info, QueryParameter)
+            field.alias
+            for field in get_flat_params(self.dependant)
+            if isinstance(field.field_info, QueryParameter)
         }
 
         async def guarded(request: Request) -> Response:

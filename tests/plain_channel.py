@@ -24,9 +24,11 @@ def plain_uploads(devices: list[PlainDevice], deadline_ns: int) -> dict[int, int
     """
     left, ends, now = list(devices), {}, 0
     while left:
-        now = max(now, min(one.ready_ns for one in left))
-        left = [one for one in left if one.ready_ns > now or not _is_too_late(one, now, deadline_ns)]
-        ready = [one for one in left if one.ready_ns <= now]
+        now = max(now, min(device.ready_ns for device in left))
+        left = [
+            device for device in left if device.ready_ns > now or not _is_too_late(device, now, deadline_ns)
+        ]
+        ready = [device for device in left if device.ready_ns <= now]
         if now >= deadline_ns:
             break
         if not ready:

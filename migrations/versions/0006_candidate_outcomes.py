@@ -24,7 +24,7 @@ def downgrade() -> None:
 
 def _allow(*outcomes: str) -> None:
     known = op.f("ck_candidates_outcome_known")
-    listed = ", ".join(f"'{one}'" for one in outcomes)
+    listed = ", ".join(f"'{outcome}'" for outcome in outcomes)
     with op.batch_alter_table("candidates", table_kwargs={"sqlite_with_rowid": False}) as batch:
         batch.drop_constraint(known, type_="check")
         batch.create_check_constraint(known, f"outcome IN ({listed})")

@@ -77,20 +77,20 @@ def load_clients(database: Database, search: ClientSearch, paging: Paging) -> tu
 
 
 def _rows(store: Store, found: list[FoundClient], fresh_since: datetime) -> list[ClientRow]:
-    ids, serials = [one.client_id for one in found], [one.serial for one in found]
+    ids, serials = [client.client_id for client in found], [client.serial for client in found]
     records = store.clients.track_records(ids)
     reports, open_rounds = store.searches.last_reports(serials), store.searches.in_open_round(ids)
     labels = store.clients.labels_of(serials)
     return [
         ClientRow(
-            one,
-            labels.get(one.serial, {}),
-            records[one.client_id],
-            reports.get(one.serial),
-            open_rounds.get(one.client_id),
+            client,
+            labels.get(client.serial, {}),
+            records[client.client_id],
+            reports.get(client.serial),
+            open_rounds.get(client.client_id),
             fresh_since,
         )
-        for one in found
+        for client in found
     ]
 
 
@@ -100,9 +100,9 @@ def throughput_curve(reports: list[StoredReport]) -> str:
     return polyline([value / max(values) for value in values]) if values else ""
 
 
-def ratio(one: ClientRound, what: str) -> float | None:
+def ratio(slot: ClientRound, what: str) -> float | None:
     """How much longer than estimated an update or an upload took; none if that is unknown."""
-    actual_s, estimated_ns = getattr(one, f"actual_{what}_s"), getattr(one, f"{what}_ns")
+    actual_s, estimated_ns = getattr(slot, f"actual_{what}_s"), getattr(slot, f"{what}_ns")
     return actual_s / (estimated_ns / 1e9) if actual_s is not None and estimated_ns else None
 
 

@@ -95,7 +95,7 @@ class OverviewPage:
             if stale > _MOST_STALE * summary.clients:
                 text = f"{stale:,} of {summary.clients:,} clients have not reported in the last hour"
                 found.append(Alert("warning", text, "/dashboard/clients?state=stale"))
-        return sorted(found, key=lambda one: one.state)
+        return sorted(found, key=lambda task: task.state)
 
 
 def load_overview(database: Database, health_summary: HealthSummary) -> OverviewPage:

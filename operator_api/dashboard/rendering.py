@@ -55,7 +55,7 @@ def as_ago(moment: datetime) -> str:
 def as_bytes(size: int) -> str:
     """A size in its largest decimal unit: ``4.6 MB``."""
     units = [(1e9, "GB"), (1e6, "MB"), (1e3, "kB")]
-    return next((f"{size / one:.3g} {unit}" for one, unit in units if size >= one), f"{size} B")
+    return next((f"{size / factor:.3g} {unit}" for factor, unit in units if size >= factor), f"{size} B")
 
 
 def chosen(**choices: str) -> dict[str, str]:

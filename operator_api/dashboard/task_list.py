@@ -95,7 +95,7 @@ def load_rows(store: Store, tasks: Sequence[Task], now: datetime) -> list[TaskRo
     serials = [task.serial for task in tasks]
     rounds = store.overview.newest_rounds(serials)
     curves = store.overview.accuracy_curves(serials)
-    waiting = {one.task_serial for one in store.waiting_tasks.all(now)}
+    waiting = {task.task_serial for task in store.waiting_tasks.all(now)}
     return [
         TaskRow(task, rounds.get(task.serial), curves.get(task.serial, ()), task.serial in waiting)
         for task in tasks
@@ -131,7 +131,7 @@ def show_tasks(
         query=chosen(q=text, state=state, sort="" if order is TaskOrder.CREATED else order),
         text=text,
         state=state,
-        states=[("", "any"), *((one.value, one.value) for one in TaskState)],
+        states=[("", "any"), *((state.value, state.value) for state in TaskState)],
         order=order,
         orders=[("created", "created, newest first"), ("activity", "last activity"), ("name", "name")],
     )

@@ -184,11 +184,11 @@ def require_cells(store: Store, named: Iterable[tuple[tuple[str | int, ...], str
 
 def require_task_cells(store: Store, task: TaskRequest) -> None:
     """Refuse a task whose cells do not exist, or have fewer resource blocks than it needs."""
-    require_cells(store, [(("cells", place), one) for place, one in enumerate(task.cells or ())])
+    require_cells(store, [(("cells", place), cell_id) for place, cell_id in enumerate(task.cells or ())])
     least = task.resource_blocks if task.min_resource_blocks is None else task.min_resource_blocks
     field = "resource_blocks" if task.min_resource_blocks is None else "min_resource_blocks"
     blocks = {cell.cell_id: cell.resource_blocks for cell in store.cells.all()}
-    named = blocks if task.cells is None else {one: blocks[one] for one in task.cells}
+    named = blocks if task.cells is None else {cell_id: blocks[cell_id] for cell_id in task.cells}
     too_small = [cell_id for cell_id, number in named.items() if number < least]
     if too_small and (task.cells is not None or len(too_small) == len(named)):
         reason = f"The cell {too_small[0]!r} has {named[too_small[0]]} resource blocks"

@@ -102,7 +102,7 @@ def enrol_clients(body: EnrolmentBatchRequest, idempotent: IdempotentRequestDep)
     """Enrol up to 10,000 clients: all of them, or none."""
 
     def enrol(uow: UnitOfWork, now: datetime) -> EnrolmentBatchResponse:
-        named = [(("clients", place, "cell_id"), one.cell_id) for place, one in enumerate(body.clients)]
+        named = [(("clients", place, "cell_id"), client.cell_id) for place, client in enumerate(body.clients)]
         require_cells(uow, named)
         return EnrolmentBatchResponse(clients=enrol_all(uow, body.clients, now))
 

@@ -12,7 +12,7 @@ from services.domain.parameters import ParameterError, parameters_of
 from services.domain.selection import POLICIES, make_policy
 from services.domain.tasks import DeadlineMode
 
-_POLICY_NAMES = sorted({one.name for kind in POLICIES.values() for one in parameters_of(kind)})
+_POLICY_NAMES = sorted({parameter.name for kind in POLICIES.values() for parameter in parameters_of(kind)})
 
 PolicyParameters = Annotated[
     dict[str, Any],
@@ -112,13 +112,15 @@ def list_policies() -> list[PolicyResponse]:
             name=name,
             summary=kind.summary,
             honours_deadline=kind.honours_deadline,
-            parameters=[ParameterResponse.model_validate(one) for one in parameters_of(kind)],
+            parameters=[ParameterResponse.model_validate(parameter) for parameter in parameters_of(kind)],
         )
         for name, kind in POLICIES.items()
     ]
 
 
-_AGGREGATOR_NAMES = sorted({one.name for kind in AGGREGATORS.values() for one in parameters_of(kind)})
+_AGGREGATOR_NAMES = sorted(
+    {parameter.name for kind in AGGREGATORS.values() for parameter in parameters_of(kind)}
+)
 
 AggregationParameters = Annotated[
     dict[str, Any],
@@ -166,7 +168,7 @@ def list_aggregators() -> list[AggregatorResponse]:
         AggregatorResponse(
             name=name,
             summary=kind.summary,
-            parameters=[ParameterResponse.model_validate(one) for one in parameters_of(kind)],
+            parameters=[ParameterResponse.model_validate(parameter) for parameter in parameters_of(kind)],
         )
         for name, kind in AGGREGATORS.items()
     ]

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from operator import attrgetter
 
 LAPSE_FACTOR = 2
 """A grant lapses after this many times the expected upload."""
@@ -85,16 +86,18 @@ def dispatch(
     On the simulated clock a grant that has lapsed frees the channel at that moment. On the wall clock it does
     so now: a client cannot use a grant that it is told of later.
     """
-    holder = next((one for one in clients if one.grant_expires_ns is not None), None)
+    holder = next((client for client in clients if client.grant_expires_ns is not None), None)
     expires_ns = None if holder is None else holder.grant_expires_ns
     holder_id = None if holder is None else holder.client_id
-    waiting = sorted((one for one in clients if one.is_ready and one is not holder), key=lambda one: one.turn)
+    waiting = sorted(
+        (client for client in clients if client.is_ready and client is not holder), key=attrgetter("turn")
+    )
     decisions: list[ChannelDecision] = []
 
     def refuse(at_ns: int) -> None:
-        for one in [one for one in waiting if not one.can_finish(at_ns, deadline_ns)]:
-            waiting.remove(one)
-            decisions.append(ChannelDecision(Decision.REFUSED, one.client_id, at_ns))
+        for client in [client for client in waiting if not client.can_finish(at_ns, deadline_ns)]:
+            waiting.remove(client)
+            decisions.append(ChannelDecision(Decision.REFUSED, client.client_id, at_ns))
 
     at_ns = now_ns
     while True:
@@ -133,7 +136,7 @@ class ExpectedUpload:
 
 def finish_ns(uploads: Iterable[ExpectedUpload], free_ns: int) -> int:
     """When the last of these uploads ends if the channel is free from ``free_ns`` on."""
-    for upload in sorted(uploads, key=lambda one: one.ready_ns):
+    for upload in sorted(uploads, key=attrgetter("ready_ns")):
         free_ns = max(free_ns, upload.ready_ns) + upload.upload_ns
     return free_ns
 

@@ -350,9 +350,11 @@ _DEVICE_WEIGHT_CAP = 3.0
 
 def combine_device_evaluations(evaluations: Sequence[DeviceEvaluation]) -> DeviceScore:
     """The mean accuracy, weighted by samples; a device that claims many samples counts 3 medians at most."""
-    cap = _DEVICE_WEIGHT_CAP * statistics.median(one.samples for one in evaluations)
-    weights = [min(float(one.samples), cap) for one in evaluations]
-    weighted = math.fsum(weight * one.accuracy for weight, one in zip(weights, evaluations, strict=True))
+    cap = _DEVICE_WEIGHT_CAP * statistics.median(evaluation.samples for evaluation in evaluations)
+    weights = [min(float(evaluation.samples), cap) for evaluation in evaluations]
+    weighted = math.fsum(
+        weight * evaluation.accuracy for weight, evaluation in zip(weights, evaluations, strict=True)
+    )
     return DeviceScore(weighted / math.fsum(weights), len(evaluations))
 
 

@@ -179,7 +179,9 @@ def end_upload(
 
 def holder_of(store: Store, round_: Round, cell_id: str) -> Slot | None:
     """The slot that the channel of a cell is granted to."""
-    return next((one for one in _slots_in(store, round_, cell_id) if one.grant_expires_ns is not None), None)
+    return next(
+        (slot for slot in _slots_in(store, round_, cell_id) if slot.grant_expires_ns is not None), None
+    )
 
 
 def replace_client(
@@ -194,22 +196,22 @@ def replace_client(
     lock_candidates(store, task)
     busy = set(busy_clients(store, task).tolist())
     possible = [
-        one
-        for one in store.rounds.candidates(round_.serial)
-        if one.cell_id == freed.cell_id
-        and one.outcome in _REPLACING
-        and one.client_id in enrolled
-        and enrolled[one.client_id] not in busy
+        candidate
+        for candidate in store.rounds.candidates(round_.serial)
+        if candidate.cell_id == freed.cell_id
+        and candidate.outcome in _REPLACING
+        and candidate.client_id in enrolled
+        and enrolled[candidate.client_id] not in busy
     ]
     factor, terms = round_.terms.planning_factor, round_.terms
     ready_ns, uploads = [], []
-    for one in possible:
-        assert one.update_ns is not None, "it has a report"
-        assert one.upload_ns is not None, "it has a report"
-        download_ns = round(one.upload_ns * terms.download_size_bytes / terms.upload_size_bytes)
-        ready_ns.append(at_ns + download_ns + one.update_ns)
-        planned_ns = at_ns + round((download_ns + one.update_ns) * factor)
-        uploads.append(ExpectedUpload(planned_ns, round(one.upload_ns * factor)))
+    for candidate in possible:
+        assert candidate.update_ns is not None, "it has a report"
+        assert candidate.upload_ns is not None, "it has a report"
+        download_ns = round(candidate.upload_ns * terms.download_size_bytes / terms.upload_size_bytes)
+        ready_ns.append(at_ns + download_ns + candidate.update_ns)
+        planned_ns = at_ns + round((download_ns + candidate.update_ns) * factor)
+        uploads.append(ExpectedUpload(planned_ns, round(candidate.upload_ns * factor)))
     others = [_expected_upload(slot, factor) for slot in slots if _is_awaited(slot)]
     chosen = best_replacement(uploads, others, at_ns, deadline_ns)
     if chosen is None:
@@ -225,7 +227,7 @@ def replace_client(
     slot = Slot(
         client_id=candidate.client_id,
         cell_id=candidate.cell_id,
-        order=max(one.order for one in slots) + 1,
+        order=max(slot.order for slot in slots) + 1,
         data_samples=candidate.data_samples,
         update_ns=candidate.update_ns,
         upload_ns=candidate.upload_ns,

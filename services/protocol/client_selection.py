@@ -198,14 +198,14 @@ def schedule_round(store: Store, task: Task, round_: Round, asked: DrawnCandidat
             cell, distribution_ns=plan.schedule.distribution_ns, elapsed_ns=plan.schedule.elapsed_ns
         )
         plans.append(CellPlan(planned, reported[own], of_cell, expected_of_cell, plan))
-    spent_ns = [one.plan.schedule.distribution_ns + one.plan.schedule.elapsed_ns for one in plans]
+    spent_ns = [of_cell.plan.schedule.distribution_ns + of_cell.plan.schedule.elapsed_ns for of_cell in plans]
     round_ = with_own_deadline(store, task, round_, max(spent_ns, default=0), now)
     store.rounds.set_candidates(round_, _candidates(asked, is_free, plans))
-    selected = sum(len(one.plan.schedule) for one in plans)
+    selected = sum(len(of_cell.plan.schedule) for of_cell in plans)
     if selected < task.terms.min_clients:
         return end_round(store, task, round_, RoundState.FAILED, now, outcome="TOO_FEW_CLIENTS")
-    store.rounds.change_cells(round_, [one.cell for one in plans])
-    store.rounds.add_slots(round_, [slot for one in plans for slot in _slots(round_, asked, one)])
+    store.rounds.change_cells(round_, [of_cell.cell for of_cell in plans])
+    store.rounds.add_slots(round_, [slot for of_cell in plans for slot in _slots(round_, asked, of_cell)])
     deadline_ns = round_.terms.upload_deadline_ns
     closes_at = None
     if task.terms.clock is Clock.WALL and deadline_ns is not None:
@@ -219,9 +219,9 @@ def schedule_round(store: Store, task: Task, round_: Round, asked: DrawnCandidat
         active_at=now,
         upload_deadline_at=closes_at,
         selected=selected,
-        distribution_ns=max(one.plan.schedule.distribution_ns for one in plans),
-        elapsed_ns=max(one.plan.schedule.elapsed_ns for one in plans),
-        upper_bound=sum(one.plan.max_clients for one in plans),
+        distribution_ns=max(of_cell.plan.schedule.distribution_ns for of_cell in plans),
+        elapsed_ns=max(of_cell.plan.schedule.elapsed_ns for of_cell in plans),
+        upper_bound=sum(of_cell.plan.max_clients for of_cell in plans),
     )
 
 
@@ -240,21 +240,23 @@ def _candidates(
     asked: DrawnCandidates, is_free: npt.NDArray[np.bool_], plans: Sequence[CellPlan]
 ) -> list[Candidate]:
     """Each that was drawn, with what was found out about it."""
-    client_ids = [*asked.client_ids, *(one.client_id for one in asked.others)]
-    cell_ids = [*asked.cell_ids, *(one.cell_id for one in asked.others)]
-    outcomes = [CandidateOutcome.NO_REPORT] * len(asked.client_ids) + [one.outcome for one in asked.others]
+    client_ids = [*asked.client_ids, *(client.client_id for client in asked.others)]
+    cell_ids = [*asked.cell_ids, *(client.cell_id for client in asked.others)]
+    outcomes = [CandidateOutcome.NO_REPORT] * len(asked.client_ids) + [
+        client.outcome for client in asked.others
+    ]
     for place in np.flatnonzero(~is_free).tolist():
         outcomes[place] = CandidateOutcome.BUSY
     columns: list[list[Any]] = [[None] * len(client_ids) for _ in range(8)]
-    for one in plans:
-        places = one.places.tolist()
+    for of_cell in plans:
+        places = of_cell.places.tolist()
         costs_ns: list[int | None] = [None] * len(places)
-        for other in one.plan.not_selected:
+        for other in of_cell.plan.not_selected:
             outcomes[places[other.position]] = _OUTCOMES[other.reason]
             costs_ns[other.position] = other.cost_ns
-        for position in one.plan.schedule.positions.tolist():
+        for position in of_cell.plan.schedule.positions.tolist():
             outcomes[places[position]] = CandidateOutcome.SELECTED
-        reports, expected, times = one.reports, one.expected, one.plan.times
+        reports, expected, times = of_cell.reports, of_cell.expected, of_cell.plan.times
         known = (reports.throughput_bps, reports.compute_samples_per_s, reports.data_samples)
         figures = [*(values.tolist() for values in (*known, times.update_ns, times.upload_ns)), costs_ns]
         if expected is not reports:

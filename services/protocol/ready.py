@@ -102,9 +102,11 @@ def channel_news(
         is_new = holder is not None and holder.client_id == client_id
     else:
         replacements = [
-            one.client_id
-            for one in store.rounds.slots(round_.serial)
-            if one.replaces is not None and one.outcome is SlotOutcome.PENDING and one.ready_ns is None
+            replacement.client_id
+            for replacement in store.rounds.slots(round_.serial)
+            if replacement.replaces is not None
+            and replacement.outcome is SlotOutcome.PENDING
+            and replacement.ready_ns is None
         ]
     return ChannelNews(channel_state(slot), [holder] if holder is not None and is_new else [], replacements)
 

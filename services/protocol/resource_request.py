@@ -100,7 +100,7 @@ def open_round(store: Store, task_id: str, now: datetime) -> Round:
         return schedule_round(store, task, round_, drawn, now)
     asked = [CandidateOutcome.ASKED] * len(drawn.client_ids)
     known = [*zip(drawn.client_ids, drawn.cell_ids, asked, strict=True), *drawn.others]
-    store.rounds.set_candidates(round_, [Candidate(place, *one) for place, one in enumerate(known)])
+    store.rounds.set_candidates(round_, [Candidate(place, *client) for place, client in enumerate(known)])
     return round_
 
 
@@ -154,22 +154,22 @@ def end_report_window(store: Store, round_id: str, now: datetime) -> Round:
     lock_candidates(store, task)
     serials = store.rounds.serials_of_candidates(round_.serial)
     drawn = store.rounds.candidates(round_.serial)
-    asked = [one for one in drawn if one.outcome is CandidateOutcome.ASKED]
-    enrolled = [one for one in asked if one.client_id in serials]
+    asked = [client for client in drawn if client.outcome is CandidateOutcome.ASKED]
+    enrolled = [client for client in asked if client.client_id in serials]
     candidates = DrawnCandidates(
-        np.array([serials[one.client_id] for one in enrolled], dtype=np.int64),
-        [one.client_id for one in enrolled],
-        [one.cell_id for one in enrolled],
+        np.array([serials[client.client_id] for client in enrolled], dtype=np.int64),
+        [client.client_id for client in enrolled],
+        [client.cell_id for client in enrolled],
         others=[
             *(
-                DrawnClient(one.client_id, one.cell_id, CandidateOutcome.NO_REPORT)
-                for one in asked
-                if one.client_id not in serials
+                DrawnClient(client.client_id, client.cell_id, CandidateOutcome.NO_REPORT)
+                for client in asked
+                if client.client_id not in serials
             ),
             *(
-                DrawnClient(one.client_id, one.cell_id, one.outcome)
-                for one in drawn
-                if one.outcome in PASSED_OVER
+                DrawnClient(client.client_id, client.cell_id, client.outcome)
+                for client in drawn
+                if client.outcome in PASSED_OVER
             ),
         ],
     )

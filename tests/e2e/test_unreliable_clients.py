@@ -63,7 +63,7 @@ def _received(uow: UnitOfWork, seed: int, liars: int, **terms: object) -> list[i
 
 def _play(uow: UnitOfWork, round_: Round, liars: int, rng: np.random.Generator) -> int:
     """Uploads in the planned order, with actual times around the reported ones; how many were in time."""
-    known = {one.client_id: one for one in uow.rounds.candidates(round_.serial)}
+    known = {candidate.client_id: candidate for candidate in uow.rounds.candidates(round_.serial)}
     begin_ns = free_ns = round_.distribution_ns or 0
     in_time = 0
     for slot in uow.rounds.slots(round_.serial):

@@ -33,7 +33,7 @@ def _clients_in(service: httpx.Client, cell_id: str, number: int = 1) -> dict[st
     asked = [{"client_id": fresh_name(), "cell_id": cell_id} for _ in range(number)]
     response = service.post("/clients/batch", json={"clients": asked})
     assert response.status_code == 201, response.text
-    keys = {one["client_id"]: one["api_key"] for one in response.json()["clients"]}
+    keys = {client["client_id"]: client["api_key"] for client in response.json()["clients"]}
     report_all(service, list(keys), **QUICK)
     return keys
 
@@ -49,7 +49,7 @@ def _task(service: httpx.Client, *cells: str, **terms: object) -> str:
 
 def _invalid(response: httpx.Response) -> list[str]:
     problem = assert_problem(response, 422, "INVALID_REQUEST")
-    return [one["param"] for one in problem["invalid_params"]]
+    return [field["param"] for field in problem["invalid_params"]]
 
 
 def test_a_cell_can_be_added_shown_listed_changed_and_removed(service_on_each: httpx.Client) -> None:
@@ -63,7 +63,7 @@ def test_a_cell_can_be_added_shown_listed_changed_and_removed(service_on_each: h
     assert (shown["resource_blocks"], shown["clients"], shown["resource_blocks_held"]) == (25, 0, 0)
     assert (shown["radio"]["carrier_ghz"], shown["radio"]["noise_figure_db"]) == (3.5, 1.0)
     listed = service.get("/cells", params={"per_page": 100}).json()
-    assert {"default", cell_id} <= {one["cell_id"] for one in listed}
+    assert {"default", cell_id} <= {client["cell_id"] for client in listed}
     changed = service.patch(f"/cells/{cell_id}", json={"resource_blocks": 30})
     assert changed.json() == shown | {"resource_blocks": 30}
     assert service.patch(f"/cells/{cell_id}", json={}).json() == changed.json()
@@ -113,7 +113,7 @@ def test_clients_are_in_a_cell_and_move_by_patch_or_by_report(service: httpx.Cli
     assert service.get(f"/clients/{client_id}").json()["cell_id"] == "default"
     moved = service.patch(f"/clients/{client_id}", json={"cell_id": north, "labels": {"city": "Bonn"}})
     assert (moved.json()["cell_id"], moved.json()["labels"]) == (north, {"city": "Bonn"})
-    assert [one["client_id"] for one in service.get("/clients", params={"cell_id": north}).json()] == [
+    assert [client["client_id"] for client in service.get("/clients", params={"cell_id": north}).json()] == [
         client_id
     ]
     with as_client(service, key) as client:
@@ -138,7 +138,7 @@ def test_a_cell_that_is_unknown_is_named_as_the_error(service: httpx.Client) -> 
     once = {"Idempotency-Key": fresh_name()}
     assert _invalid(service.post("/reports", json=body, headers=once)) == ["/cell_id"]
     stored = service.post("/reports/batch", json={"reports": [resources(client_id), body]}).json()
-    assert [one["cause"] for one in stored["results"]] == [None, "CELL_NOT_FOUND"]
+    assert [result["cause"] for result in stored["results"]] == [None, "CELL_NOT_FOUND"]
     task = {"round_deadline_s": 180, "cells": ["default", "nowhere"]}
     assert _invalid(service.post("/tasks", json=task)) == ["/cells/1"]
     assert_problem(service.patch("/clients/nobody", json={}), 404, "CLIENT_NOT_FOUND")
@@ -183,24 +183,24 @@ def test_two_tasks_share_no_block_and_the_third_is_told_when_to_come_back(servic
     cell_id = _cell(service, 20)
     _clients_in(service, cell_id, 2)
     rounds = [open_round(service, _task(service, cell_id)) for _ in range(2)]
-    blocks = [one["schedule"]["cells"][0] for one in rounds]
-    assert [one["resource_block_first"] for one in blocks] == [0, 10]
-    assert [one["cell_id"] for one in blocks] == [cell_id] * 2
+    blocks = [round_["schedule"]["cells"][0] for round_ in rounds]
+    assert [cell["resource_block_first"] for cell in blocks] == [0, 10]
+    assert [cell["cell_id"] for cell in blocks] == [cell_id] * 2
     third = _task(service, cell_id)
     refused = service.post("/rounds", json={"task_id": third})
     assert_problem(refused, 409, "RESOURCE_BLOCKS_BUSY")
     assert 1 <= int(refused.headers["Retry-After"]) <= 60
     assert service.get(f"/cells/{cell_id}").json()["resource_blocks_held"] == 20
     held = service.get(f"/cells/{cell_id}/allocations").json()
-    assert [one["round_id"] for one in held] == [one["round_id"] for one in rounds]
-    assert [one["held_until"] for one in held] == [None, None]
+    assert [round_["round_id"] for round_ in held] == [round_["round_id"] for round_ in rounds]
+    assert [round_["held_until"] for round_ in held] == [None, None]
     service.post(f"/rounds/{rounds[0]['round_id']}/close").raise_for_status()
     opened = open_round(service, third)
     assert opened["schedule"]["slots"][0]["resource_block_first"] == 0
     past = service.get(f"/cells/{cell_id}/allocations", params={"to": held[1]["held_from"]}).json()
-    assert [one["round_id"] for one in past] == [rounds[0]["round_id"]]
+    assert [round_["round_id"] for round_ in past] == [rounds[0]["round_id"]]
     later = service.get(f"/cells/{cell_id}/allocations", params={"from": past[0]["held_until"]}).json()
-    assert [one["round_id"] for one in later] == [rounds[1]["round_id"], opened["round_id"]]
+    assert [round_["round_id"] for round_ in later] == [rounds[1]["round_id"], opened["round_id"]]
     assert_problem(
         service.get(f"/cells/{cell_id}/allocations", params={"from": "yesterday"}), 422, "INVALID_REQUEST"
     )
@@ -208,18 +208,18 @@ def test_two_tasks_share_no_block_and_the_third_is_told_when_to_come_back(servic
 
 def test_a_round_over_two_cells_is_shown_by_cell_and_a_client_sees_its_own(service: httpx.Client) -> None:
     north, south = sorted((_cell(service, 20), _cell(service, 5)))
-    keys = {one: _clients_in(service, one, 2) for one in (north, south)}
+    keys = {cell: _clients_in(service, cell, 2) for cell in (north, south)}
     opened = open_round(service, _task(service, north, south, min_resource_blocks=5))
     schedule = opened["schedule"]
-    assert [one["cell_id"] for one in schedule["cells"]] == [north, south]
-    assert [(one["cell_id"], one["order"]) for one in schedule["slots"]] == [
+    assert [cell["cell_id"] for cell in schedule["cells"]] == [north, south]
+    assert [(slot["cell_id"], slot["order"]) for slot in schedule["slots"]] == [
         (north, 1),
         (north, 2),
         (south, 1),
         (south, 2),
     ]
-    assert schedule["elapsed_s"] == max(one["elapsed_s"] for one in schedule["cells"])
-    assert schedule["distribution_s"] == max(one["distribution_s"] for one in schedule["cells"])
+    assert schedule["elapsed_s"] == max(cell["elapsed_s"] for cell in schedule["cells"])
+    assert schedule["distribution_s"] == max(cell["distribution_s"] for cell in schedule["cells"])
     path = f"/rounds/{opened['round_id']}/schedule"
     lines = service.get(path, headers={"Accept": "text/csv"}).text.splitlines()
     assert "cell_id" in lines[0].split(",")
@@ -230,7 +230,7 @@ def test_a_round_over_two_cells_is_shown_by_cell_and_a_client_sees_its_own(servi
     client_id, key = next(iter(keys[south].items()))
     with as_client(service, key) as client:
         seen = client.get(path).json()
-        assert [one["cell_id"] for one in seen["cells"]] == [south]
+        assert [cell["cell_id"] for cell in seen["cells"]] == [south]
         (assignment,) = client.get("/assignments").json()["assignments"]
     assert (assignment["slot"]["cell_id"], assignment["slot"]["client_id"]) == (south, client_id)
 
@@ -269,4 +269,4 @@ def test_a_labelled_task_over_all_cells_is_in_those_of_its_clients(service: http
     assert task["cells"] is None
     set_model(service, task["task_id"])
     opened = open_round(service, task["task_id"])
-    assert [one["cell_id"] for one in opened["schedule"]["cells"]] == sorted([cell_id, "default"])
+    assert [cell["cell_id"] for cell in opened["schedule"]["cells"]] == sorted([cell_id, "default"])

@@ -61,7 +61,7 @@ def test_a_client_that_does_not_deliver_is_passed_over_for_a_while(service: http
         "cooldown_until_round": 4,
     }
     third = open_round(service, task_id)
-    reasons = {one["client_id"]: one["reason"] for one in third["schedule"]["not_selected"]}
+    reasons = {candidate["client_id"]: candidate["reason"] for candidate in third["schedule"]["not_selected"]}
     assert _selected(third) == {present}
     assert reasons[absent] == "COOLDOWN"
     assert _participation(service, present)["cooldown_until_round"] is None
@@ -128,12 +128,12 @@ def test_a_report_above_the_peak_rate_is_flagged_and_capped_on_request(service: 
     task_id, keys = _task(service, 2, cap_reports=True)
     boasting, honest = keys
     report(service, boasting, throughput_bps=50_000_000, report_resource_blocks=20)
-    clients = {one: service.get(f"/clients/{one}").json()["implausible"] for one in keys}
+    clients = {client_id: service.get(f"/clients/{client_id}").json()["implausible"] for client_id in keys}
     assert clients[honest] == []
     peak = {"figure": "throughput_bps", "reason": "PEAK_RATE", "reported": 25e6, "limit": 8.64e6}
     assert clients[boasting] == [peak]
     listed = service.get("/clients", params={"label": f"cell={_cell_of(service, boasting)}"}).json()
-    assert [one["implausible"] for one in listed] == [[peak], []]
+    assert [client["implausible"] for client in listed] == [[peak], []]
     slots = {slot["client_id"]: slot for slot in open_round(service, task_id)["schedule"]["slots"]}
     assert slots[boasting]["throughput_bps"] == 25e6
     assert slots[boasting]["expected_throughput_bps"] == 8.64e6
@@ -160,7 +160,7 @@ def _cell_of(service: httpx.Client, client_id: str) -> str:
 def test_other_values_are_refused(service: httpx.Client, field: str, value: object) -> None:
     response = service.post("/tasks", json={"round_deadline_s": 60, field: value})
     problem = assert_problem(response, 422, "INVALID_REQUEST")
-    assert [one["param"] for one in problem["invalid_params"]] == [f"/{field}"]
+    assert [field["param"] for field in problem["invalid_params"]] == [f"/{field}"]
 
 
 def test_the_settings_are_off_by_default(service: httpx.Client) -> None:

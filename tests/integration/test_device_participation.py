@@ -20,7 +20,7 @@ def test_a_client_declines_its_slot(service_on_each: httpx.Client) -> None:
         assert declined.status_code == 200, declined.text
         assert client.post(path, json={"reason": "low battery"}).json() == declined.json()
         assert client.get("/assignments").json() == {"assignments": []}
-    slots = {one["client_id"]: one for one in get_round(service, opened["round_id"])["schedule"]["slots"]}
+    slots = {slot["client_id"]: slot for slot in get_round(service, opened["round_id"])["schedule"]["slots"]}
     assert slots[first]["outcome"] == "declined"
     record = service.get(f"/clients/{first}").json()["record"]
     assert (record["declined"], record["missed"]) == (1, 0)

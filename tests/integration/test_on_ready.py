@@ -126,8 +126,10 @@ def _plain(schedule: ScheduleResponse, simulated: list[SimulatedSlot], *, fresh:
     """When the uploads end, by the plain simulation."""
     begin_ns = to_ns(schedule.selection_s) + to_ns(schedule.distribution_s)
     devices = [
-        PlainDevice(number, begin_ns + to_ns(one.update_s), to_ns(slot.upload_s), to_ns(one.upload_s), fresh)
-        for number, (slot, one) in enumerate(zip(schedule.slots, simulated, strict=True))
+        PlainDevice(
+            number, begin_ns + to_ns(device.update_s), to_ns(slot.upload_s), to_ns(device.upload_s), fresh
+        )
+        for number, (slot, device) in enumerate(zip(schedule.slots, simulated, strict=True))
     ]
     ends = plain_uploads(devices, to_ns(schedule.round_deadline_s))
     return {simulated[number].client_id: end_ns for number, end_ns in ends.items()}
@@ -164,13 +166,13 @@ def test_a_device_that_is_away_loses_its_grant_and_uploads_when_it_is_back(servi
     assert opened.schedule is not None
     begin_s = opened.schedule.selection_s + opened.schedule.distribution_s
     first, second, *others = sorted(
-        simulate_round(opened.schedule, Behaviour(), round_rng(4, 1)), key=lambda one: one.update_s
+        simulate_round(opened.schedule, Behaviour(), round_rng(4, 1)), key=lambda device: device.update_s
     )
     ready_s, upload_s = begin_s + first.update_s, first.upload_s
     absence = Absence(to_ns(ready_s + upload_s / 2), to_ns(ready_s + 3 * upload_s))
     first = replace(first, absence=absence)
     second = replace(second, update_s=first.update_s + upload_s / 4)
-    by_id = {one.client_id: one for one in (first, second, *others)}
+    by_id = {device.client_id: device for device in (first, second, *others)}
     simulated = [by_id[slot.client_id] for slot in opened.schedule.slots]
     ended = {slot.client_id: slot for slot in _run(service, opened, keys, simulated, Behaviour()).slots}
     assert [slot.outcome for slot in ended.values()] == ["received"] * 4
@@ -231,7 +233,7 @@ def test_a_simulated_round_that_grants_the_channel(service: httpx.Client) -> Non
 def test_terms_that_cannot_be(service: httpx.Client, terms: dict[str, Any], param: str) -> None:
     response = service.post("/tasks", json={"round_deadline_s": 180, **terms})
     assert response.status_code == 422
-    assert [one["param"] for one in response.json()["invalid_params"]] == [param]
+    assert [field["param"] for field in response.json()["invalid_params"]] == [param]
 
 
 def test_ready_is_refused_in_a_planned_round(service: httpx.Client) -> None:
@@ -318,7 +320,7 @@ def test_a_client_in_the_place_of_another_is_told(service: httpx.Client) -> None
     assert opened["selected"] == 2, opened
     round_id = opened["round_id"]
     declining = opened["schedule"]["slots"][0]["client_id"]
-    (waiting,) = (one["client_id"] for one in opened["schedule"]["not_selected"])
+    (waiting,) = (candidate["client_id"] for candidate in opened["schedule"]["not_selected"])
     with as_client(service, keys[waiting]) as client:
         assert client.get("/assignments").json()["assignments"] == []
         with as_client(service, keys[declining]) as other:

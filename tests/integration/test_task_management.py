@@ -96,7 +96,7 @@ def test_an_unknown_network_or_data_set_is_refused_with_the_known_names(
     assert wrong["param"] == f"/{field}"
     assert known in wrong["reason"]
     listed = {"model": "/networks", "dataset": "/datasets"}[field]
-    names = [one["name"] for one in service.get(listed).json()]
+    names = [client["name"] for client in service.get(listed).json()]
     assert known in names
     for name in (*names, "my_company.learning:make"):
         assert create_task(service, **{field: name})[field] == name
@@ -130,9 +130,14 @@ def test_what_is_created_says_where_it_is_found(service: httpx.Client) -> None:
     made = service.post("/keys", json={"scope": "read"})
     assert service.delete(made.headers["location"]).status_code == 204
     documented = service.get("/openapi.json").json()["paths"]
-    creating = [one for path in documented.values() for one in path.values() if "201" in one["responses"]]
+    creating = [
+        operation
+        for path in documented.values()
+        for operation in path.values()
+        if "201" in operation["responses"]
+    ]
     assert len(creating) > 8
-    assert all("Location" in one["responses"]["201"]["headers"] for one in creating)
+    assert all("Location" in operation["responses"]["201"]["headers"] for operation in creating)
 
 
 def test_a_repeated_creation_says_the_same_place(service: httpx.Client) -> None:

@@ -128,7 +128,7 @@ def test_words() -> None:
     assert set(NOT_SELECTED) == set(CandidateOutcome)
     assert policy_name("fedcs") == "FedCS (recommended)"
     assert policy_name("somebody's") == "somebody's"
-    assert [outcome_name(one) for one in ("DEADLINE", "NO_DATA", "received")] == [
+    assert [outcome_name(code) for code in ("DEADLINE", "NO_DATA", "received")] == [
         "too slow",
         "no data",
         "received",

@@ -94,9 +94,9 @@ def test_schemas_are_what_generators_understand(document: dict[str, Any]) -> Non
     for name, schema in document["components"]["schemas"].items():
         has_both = "properties" in schema and schema.keys() & {"anyOf", "oneOf", "allOf"}
         assert not has_both, f"{name}: a rule beside properties is said in words"
-    for one in objects(document["paths"]):
-        assert "itemSchema" not in one
-    unions = [one for one in objects(document) if "discriminator" in one]
+    for schema in objects(document["paths"]):
+        assert "itemSchema" not in schema
+    unions = [schema for schema in objects(document) if "discriminator" in schema]
     assert unions
     for union in unions:
         tag = union["discriminator"]["propertyName"]
@@ -114,8 +114,8 @@ def test_labels_are_a_map_of_strings(document: dict[str, Any]) -> None:
 def test_arrays_in_requests_are_bounded(document: dict[str, Any]) -> None:
     schemas = document["components"]["schemas"]
     for name in [name for name in schemas if name.endswith("Request")]:
-        for one in objects(schemas[name]):
-            assert one.get("type") != "array" or "maxItems" in one, name
+        for schema in objects(schemas[name]):
+            assert schema.get("type") != "array" or "maxItems" in schema, name
 
 
 def test_examples_name_every_required_field(document: dict[str, Any]) -> None:

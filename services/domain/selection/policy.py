@@ -96,5 +96,7 @@ class SelectionPolicy(ABC):
         ]
         return (
             np.array([len(schedule) for schedule in schedules], dtype=np.int64),
-            np.array([one.distribution_ns + one.elapsed_ns for one in schedules], dtype=np.int64),
+            np.array(
+                [schedule.distribution_ns + schedule.elapsed_ns for schedule in schedules], dtype=np.int64
+            ),
         )

@@ -35,7 +35,9 @@ PAGE = Paging(1, 100)
 def _cell(uow: UnitOfWork, cell_id: str, resource_blocks: int, *client_ids: str) -> None:
     """A cell with clients that have reported."""
     uow.cells.add(CellConfig(cell_id, resource_blocks=resource_blocks))
-    serials = uow.clients.add({one: {} for one in client_ids}, NOW, dict.fromkeys(client_ids, cell_id))
+    serials = uow.clients.add(
+        {client_id: {} for client_id in client_ids}, NOW, dict.fromkeys(client_ids, cell_id)
+    )
     uow.reports.add([factories.report(serial) for serial in serials.values()])
 
 
@@ -47,11 +49,13 @@ def _task(uow: UnitOfWork, *cells: str, **changes: object) -> Task:
 
 def _blocks(uow: UnitOfWork, round_: Round) -> dict[str, tuple[int, int]]:
     cells = uow.rounds.cells(round_.serial)
-    return {one.cell_id: (one.resource_block_first, one.resource_block_count) for one in cells}
+    return {cell.cell_id: (cell.resource_block_first, cell.resource_block_count) for cell in cells}
 
 
 def _outcomes(uow: UnitOfWork, round_: Round) -> dict[str, str]:
-    return {one.client_id: one.outcome.value for one in uow.rounds.candidates(round_.serial)}
+    return {
+        candidate.client_id: candidate.outcome.value for candidate in uow.rounds.candidates(round_.serial)
+    }
 
 
 def test_a_cell_is_kept_with_its_radio_changed_and_removed(database: Database) -> None:
@@ -61,7 +65,7 @@ def test_a_cell_is_kept_with_its_radio_changed_and_removed(database: Database) -
         with pytest.raises(CellExistsError, match="north"):
             uow.cells.add(CellConfig("north"))
         assert uow.cells.get("north") == CellConfig("north", "North tower", 25, radio)
-        assert [one.cell_id for one in uow.cells.all()] == ["default", "north"]
+        assert [cell.cell_id for cell in uow.cells.all()] == ["default", "north"]
         assert uow.cells.change("north", resource_blocks=30).resource_blocks == 30
         assert uow.cells.page(Paging(2, 1)).items == [CellConfig("north", "North tower", 30, radio)]
         uow.cells.remove("north")
@@ -160,7 +164,7 @@ def test_two_tasks_have_disjoint_blocks_and_a_third_finds_none(database: Databas
         first, second = (open_round(uow, _task(uow).task_id, NOW) for _ in range(2))
         assert _blocks(uow, first) == {"north": (0, 10)}
         assert _blocks(uow, second) == {"north": (10, 10)}
-        assert [one.upload_ns for one in uow.rounds.slots(first.serial)] == [10**9] * 2
+        assert [slot.upload_ns for slot in uow.rounds.slots(first.serial)] == [10**9] * 2
         third = _task(uow)
         with pytest.raises(ResourceBlocksBusyError, match="'north' has no 10 adjacent free") as caught:
             open_round(uow, third.task_id, NOW)
@@ -174,8 +178,8 @@ def test_with_half_of_the_blocks_uploads_take_twice_as_long(database: Database) 
         _cell(uow, "north", 15, "a", "b")
         whole, half = (open_round(uow, _task(uow, min_resource_blocks=5).task_id, NOW) for _ in range(2))
         assert (_blocks(uow, whole), _blocks(uow, half)) == ({"north": (0, 10)}, {"north": (10, 5)})
-        assert [one.upload_ns for one in uow.rounds.slots(whole.serial)] == [1 * 10**9] * 2
-        assert [one.upload_ns for one in uow.rounds.slots(half.serial)] == [2 * 10**9] * 2
+        assert [slot.upload_ns for slot in uow.rounds.slots(whole.serial)] == [1 * 10**9] * 2
+        assert [slot.upload_ns for slot in uow.rounds.slots(half.serial)] == [2 * 10**9] * 2
 
 
 def test_blocks_are_held_in_all_cells_of_a_round_or_in_none(database: Database) -> None:
@@ -198,14 +202,14 @@ def test_each_cell_of_a_round_has_a_schedule_of_its_own(database: Database) -> N
         opened = open_round(uow, task.task_id, NOW)
         assert (opened.clients, opened.asked, opened.selected) == (3, 3, 3)  # the east is too small
         slots = uow.rounds.slots(opened.serial)
-        assert [(one.cell_id, one.order) for one in slots] == [("north", 1), ("north", 2), ("south", 1)]
+        assert [(slot.cell_id, slot.order) for slot in slots] == [("north", 1), ("north", 2), ("south", 1)]
         assert {slots[0].client_id, slots[1].client_id} == {"a", "b"}
         second = 10**9
         north, south = uow.rounds.cells(opened.serial)
         assert (north.distribution_ns, north.elapsed_ns) == (1 * second, 3 * second)
         assert (south.distribution_ns, south.elapsed_ns) == (2 * second, 3 * second)
         assert (opened.distribution_ns, opened.elapsed_ns) == (2 * second, 3 * second)
-        assert [one.window_start_ns for one in slots] == [
+        assert [slot.window_start_ns for slot in slots] == [
             second // 2 + 2 * second,
             second // 2 + 3 * second,
             second // 2 + 3 * second,
@@ -223,7 +227,7 @@ def test_a_slot_stays_in_the_cell_in_which_it_was_planned(database: Database) ->
         uow.reports.add([factories.report(a, received_at=NOW + SECOND)])
         scheduled = end_report_window(uow, opened.round_id, NOW + 5 * SECOND)
         slots = uow.rounds.slots(scheduled.serial)
-        assert [(one.client_id, one.cell_id) for one in slots] == [("a", "north"), ("b", "south")]
+        assert [(slot.client_id, slot.cell_id) for slot in slots] == [("a", "north"), ("b", "south")]
         close_round(uow, opened.round_id, NOW + 6 * SECOND)
         second = open_round(uow, task.task_id, NOW + 7 * SECOND)
         assert _blocks(uow, second) == {"south": (0, 10)}
@@ -244,11 +248,11 @@ def test_a_busy_client_is_not_drawn_for_another_task(database: Database) -> None
         _cell(uow, "north", 100, *"abcdef")
         shy = {"request_fraction": 0.5, "allow_busy_clients": False}
         first, second = (open_round(uow, _task(uow, **shy).task_id, NOW) for _ in range(2))
-        chosen = [{one.client_id for one in uow.rounds.slots(each.serial)} for each in (first, second)]
-        assert [len(one) for one in chosen] == [3, 3]
+        chosen = [{slot.client_id for slot in uow.rounds.slots(each.serial)} for each in (first, second)]
+        assert [len(clients) for clients in chosen] == [3, 3]
         assert chosen[0].isdisjoint(chosen[1])
         assert second.asked == 3
-        busy = {client_id for client_id, one in _outcomes(uow, second).items() if one == "BUSY"}
+        busy = {client_id for client_id, outcome in _outcomes(uow, second).items() if outcome == "BUSY"}
         assert busy <= chosen[0]
         third = open_round(uow, _task(uow, **shy).task_id, NOW)
         assert (third.outcome, third.asked) == ("TOO_FEW_CLIENTS", 0)
@@ -267,7 +271,7 @@ def test_a_client_that_became_busy_while_it_was_asked_is_not_selected(database: 
         shy = {"allow_busy_clients": False}
         asking = open_round(uow, _task(uow, report_window_s=5.0, **shy).task_id, NOW)
         open_round(uow, _task(uow, request_fraction=0.5, **shy).task_id, NOW)
-        reports = [factories.report(uow.clients.get(one).serial, received_at=NOW + SECOND) for one in "ab"]
+        reports = [factories.report(uow.clients.get(name).serial, received_at=NOW + SECOND) for name in "ab"]
         uow.reports.add(reports)
         scheduled = end_report_window(uow, asking.round_id, NOW + 5 * SECOND)
         assert sorted(_outcomes(uow, scheduled).values()) == ["BUSY", "SELECTED"]
@@ -278,12 +282,12 @@ def test_a_client_that_was_busy_when_it_was_drawn_is_not_asked(database: Databas
         _cell(uow, "north", 100, "a", "b")
         shy = {"allow_busy_clients": False}
         first = open_round(uow, _task(uow, request_fraction=0.5, **shy).task_id, NOW)
-        (busy,) = (one.client_id for one in uow.rounds.slots(first.serial))
+        (busy,) = (slot.client_id for slot in uow.rounds.slots(first.serial))
         asking = open_round(uow, _task(uow, report_window_s=5.0, **shy).task_id, NOW)
         outcomes = _outcomes(uow, asking)
         assert outcomes.pop(busy) == CandidateOutcome.BUSY
         assert list(outcomes.values()) == ["ASKED"]
-        assert [one.round_id for one in uow.rounds.open_for(busy)] == [first.round_id]
+        assert [round_.round_id for round_ in uow.rounds.open_for(busy)] == [first.round_id]
         close_round(uow, first.round_id, NOW + SECOND)
         scheduled = end_report_window(uow, asking.round_id, NOW + 5 * SECOND)
         assert _outcomes(uow, scheduled)[busy] == "BUSY"
@@ -302,7 +306,9 @@ def test_waiting_tasks_are_served_by_priority_then_in_order(database: Database) 
         for task in (plain, later):
             _refused(uow, task, 4)
         opened = open_round(uow, urgent.task_id, NOW + 4 * SECOND)
-        passed = {one.task_serial: one.overtaken for one in uow.waiting_tasks.all(NOW + 4 * SECOND)}
+        passed = {
+            waiting.task_serial: waiting.overtaken for waiting in uow.waiting_tasks.all(NOW + 4 * SECOND)
+        }
         assert passed == {plain.serial: 1, later.serial: 1}
         close_round(uow, opened.round_id, NOW + 5 * SECOND)
         _refused(uow, later, 5)
@@ -381,7 +387,7 @@ def test_a_task_that_advances_by_itself_waits_until_it_is_served_or_ends(databas
         holder = open_round(uow, _task(uow, priority=1).task_id, NOW)
         much_later = NOW + 100_000 * SECOND
         assert advance_task(uow, task.task_id, NOW + 2 * SECOND) is None
-        assert [one.task_serial for one in uow.waiting_tasks.all(much_later)] == [task.serial]
+        assert [waiting.task_serial for waiting in uow.waiting_tasks.all(much_later)] == [task.serial]
         close_round(uow, holder.round_id, NOW + 3 * SECOND)
         opened = advance_task(uow, task.task_id, NOW + 3 * SECOND)
         assert opened is not None
@@ -436,11 +442,11 @@ def test_tasks_that_open_rounds_at_the_same_moment_share_no_block(database: Data
         opened = list(pool.map(act, tasks))
     with database.reading() as store:
         live = store.allocations.live()
-        assert sum(opened) == len({one.round_id for one in live})
+        assert sum(opened) == len({held_round.round_id for held_round in live})
         assert 3 <= sum(opened) < AT_ONCE
     with database.engine.connect() as connection:
         held = connection.execute(select(func.count()).select_from(held_blocks)).scalar_one()
-    assert held == sum(one.resource_block_count for one in live)
+    assert held == sum(held_round.resource_block_count for held_round in live)
 
 
 def _locked_out(database: Database, act: Callable[[UnitOfWork], object]) -> None:
@@ -506,7 +512,7 @@ def test_a_waiting_task_needs_blocks_only_in_the_cells_of_its_clients(database: 
         _refused(uow, waiting, 0)
         opened = open_round(uow, _task(uow, "south").task_id, NOW + SECOND)
         assert _blocks(uow, opened) == {"south": (0, 10)}
-        assert [one.overtaken for one in uow.waiting_tasks.all(NOW)] == [0]
+        assert [waiting.overtaken for waiting in uow.waiting_tasks.all(NOW)] == [0]
         close_round(uow, opened.round_id, NOW + 2 * SECOND)
         uow.clients.change("b", labels={"kind": "car"})
         _refused(uow, waiting, 3)
@@ -575,4 +581,4 @@ def test_clients_are_found_by_cell(database: Database) -> None:
         assert (changed.cell_id, changed.labels) == ("default", {"city": "Bonn"})
         assert uow.clients.change("a") == changed
         page = uow.clients.page(Paging(1, 9), {}, "default")
-        assert [one.client_id for one in page.items] == ["a", "b"]
+        assert [client.client_id for client in page.items] == ["a", "b"]

@@ -144,7 +144,7 @@ def test_clients_of_rounds_that_are_open_during_the_migration_are_busy(own_datab
     with own_database.unit_of_work() as uow:
         assert uow.allocations.held() == {}
         other = open_round(uow, factories.ready_task(uow, clock=Clock.WALL).task_id, NOW)
-        assert [one.outcome.value for one in uow.rounds.candidates(other.serial)] == ["BUSY"]
+        assert [candidate.outcome.value for candidate in uow.rounds.candidates(other.serial)] == ["BUSY"]
 
 
 def test_the_way_back_from_key_rotation_keeps_both_keys(own_database: Database) -> None:

@@ -60,15 +60,15 @@ def test_the_next_model_is_the_received_one_and_the_mean_difference(
     assert made.model is not None
     next_model = load(b"".join(made.model.content()))
     for name in ("bias", "norm.running_mean"):
-        assert np.allclose(next_model[name], np.mean([one[name] for one in trained], axis=0), atol=1e-7)
-    mean = np.mean([one["large"] for one in trained], axis=0)
+        assert np.allclose(next_model[name], np.mean([update[name] for update in trained], axis=0), atol=1e-7)
+    mean = np.mean([update["large"] for update in trained], axis=0)
     step = {"float32": 1e-7, "float16": 2.0**-11, "int8": 0.05 / 127, "int8-topk": 0.02}[update_encoding]
     assert np.abs(next_model["large"] - mean).max() <= step
     assert next_model["norm.num_batches_tracked"] == 5
     norms = [influence.norms.parameters for influence in made.record.influences.values()]
     lengths = [
-        np.sqrt(sum(float(((one[name] - received[name]) ** 2).sum()) for name in ("large", "bias")))
-        for one in trained
+        np.sqrt(sum(float(((update[name] - received[name]) ** 2).sum()) for name in ("large", "bias")))
+        for update in trained
     ]
     if update_encoding == "int8-topk":  # the smaller differences are missing
         assert all(0.3 * length < norm < length for norm, length in zip(norms, lengths, strict=True))

@@ -138,7 +138,9 @@ def test_krum_sees_statistics_and_parameters_in_units_of_their_own(files: ModelF
         subsets = itertools.combinations(honest, 3)
         assert any(
             all(
-                np.allclose(np.mean([one[name] for one in chosen], axis=0), made[name].numpy(), atol=1e-5)
+                np.allclose(
+                    np.mean([update[name] for update in chosen], axis=0), made[name].numpy(), atol=1e-5
+                )
                 for name in ("fc.bias", MEAN, VARIANCE)
             )
             for chosen in subsets

@@ -220,7 +220,7 @@ def test_what_is_left_is_estimated_from_the_pace_so_far() -> None:
     trial, other = Trial(FEDCS, 0), Trial(FEDCS, 1)
     runs = {trial: run(trial, [0.1, 0.2, 0.5])}
     until = parse_until(["0.5", "120min"])
-    done, left = trial_progress(runs, [PlannedTrial(one, until) for one in (trial, other)])
+    done, left = trial_progress(runs, [PlannedTrial(each, until) for each in (trial, other)])
     assert (done.minutes_left, done.seconds_left) == (0, 0.0)
     # the other trial reached it in minute 9; 3 rounds with 8 clients, 16 s for 8 clients, two trials at once
     assert left.minutes_left == 9
@@ -363,7 +363,7 @@ def test_a_row_may_change_any_field_of_the_task() -> None:
     assert row.name == "fedcs, 3 min, aggregation=uniform, learning_rate=0.05"
     task = scenario_of(Trial(row, 0)).task
     assert (task.learning_rate, task.aggregation, task.aggregation_parameters) == (0.05, "uniform", {})
-    slugs = {Trial(one, 0).slug for one in (FEDCS, row, FEDCS.with_changes({"learning_rate": 0.1}))}
+    slugs = {Trial(changed, 0).slug for changed in (FEDCS, row, FEDCS.with_changes({"learning_rate": 0.1}))}
     assert len(slugs) == 3
 
 

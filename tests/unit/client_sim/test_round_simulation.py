@@ -110,7 +110,7 @@ def test_those_who_leave_come_back_and_upload_after_the_others() -> None:
         for device in by_start:
             assert (device.upload_start_s or 0) >= free_s - 1e-8, "one upload at a time"
             free_s = device.upload_end_s or 0
-        kept = [one for one in played if one.absence is None]
+        kept = [device for device in played if device.absence is None]
         assert kept == sorted(kept, key=lambda device: device.upload_start_s or 0)
     assert len(seen) == 2
 
@@ -157,7 +157,7 @@ def test_absences_change_nothing_else() -> None:
     away = simulate_round(schedule, leaving, round_rng(0, 1))
     assert [device.dropped for device in away] == [device.dropped for device in plain]
     assert all(device.absence is not None for device in away)
-    assert sum(device.update_s for device in away) == pytest.approx(sum(one.update_s for one in plain))
+    assert sum(device.update_s for device in away) == pytest.approx(sum(device.update_s for device in plain))
 
 
 @pytest.mark.parametrize("uncertainty", [0.2, 1.0])

@@ -30,32 +30,35 @@ def _decide(
     *clients: ChannelClient, at_s: int = 20, deadline_ns: int | None = DEADLINE, is_wall: bool = False
 ) -> list[tuple[Decision, str, int]]:
     decisions = dispatch(clients, at_s * SECOND, deadline_ns, is_wall=is_wall)
-    return [(one.decision, one.client_id, one.at_ns // SECOND) for one in decisions]
+    return [(decision.decision, decision.client_id, decision.at_ns // SECOND) for decision in decisions]
 
 
 def _simulated(devices: list[PlainDevice], deadline_ns: int) -> dict[int, int]:
     """The ends of uploads, as the domain function grants the channel."""
-    clients = {str(one.order): ChannelClient(str(one.order), one.order, one.planned_ns) for one in devices}
-    by_id = {str(one.order): one for one in devices}
-    events = [(one.ready_ns, 2, str(one.order)) for one in devices]
+    clients = {
+        str(device.order): ChannelClient(str(device.order), device.order, device.planned_ns)
+        for device in devices
+    }
+    by_id = {str(device.order): device for device in devices}
+    events = [(device.ready_ns, 2, str(device.order)) for device in devices]
     heapq.heapify(events)
     ends: dict[int, int] = {}
 
     def decide(at_ns: int) -> None:
-        for one in dispatch(clients.values(), at_ns, deadline_ns, is_wall=False):
-            if one.decision is Decision.REFUSED:
-                del clients[one.client_id]
-            elif one.decision is Decision.LAPSED:
-                before = clients[one.client_id]
-                clients[one.client_id] = replace(before, lapses=before.lapses + 1, grant_expires_ns=None)
+        for decision in dispatch(clients.values(), at_ns, deadline_ns, is_wall=False):
+            if decision.decision is Decision.REFUSED:
+                del clients[decision.client_id]
+            elif decision.decision is Decision.LAPSED:
+                before = clients[decision.client_id]
+                clients[decision.client_id] = replace(before, lapses=before.lapses + 1, grant_expires_ns=None)
             else:
-                assert one.expires_ns is not None
-                clients[one.client_id] = replace(
-                    clients[one.client_id], is_ready=False, grant_expires_ns=one.expires_ns
+                assert decision.expires_ns is not None
+                clients[decision.client_id] = replace(
+                    clients[decision.client_id], is_ready=False, grant_expires_ns=decision.expires_ns
                 )
-                end_ns = one.at_ns + by_id[one.client_id].upload_ns
-                event = (end_ns, 0) if end_ns < one.expires_ns else (one.expires_ns, 1)
-                heapq.heappush(events, (*event, one.client_id))
+                end_ns = decision.at_ns + by_id[decision.client_id].upload_ns
+                event = (end_ns, 0) if end_ns < decision.expires_ns else (decision.expires_ns, 1)
+                heapq.heappush(events, (*event, decision.client_id))
 
     while events and events[0][0] < deadline_ns:
         at_ns, action, name = heapq.heappop(events)
@@ -74,10 +77,10 @@ def test_it_agrees_with_a_plain_simulation_to_the_nanosecond() -> None:
     in_time = lapsed = 0
     for seed in range(1000):
         devices, deadline_ns = random_devices(seed)
-        found = _simulated([replace(one) for one in devices], deadline_ns)
+        found = _simulated([replace(device) for device in devices], deadline_ns)
         assert found == plain_uploads(devices, deadline_ns), seed
         in_time += len(found)
-        lapsed += sum(one.lapses for one in devices)
+        lapsed += sum(device.lapses for device in devices)
     assert in_time > 2000
     assert lapsed > 50
 
@@ -120,13 +123,13 @@ def test_grants_lapse_one_after_another_on_the_simulated_clock_only() -> None:
         _client("b", 2, 5),
         _client("c", 3, 5),
     ]
-    assert [one[:2] for one in _decide(*clients)] == [
+    assert [client[:2] for client in _decide(*clients)] == [
         (Decision.LAPSED, "a"),
         (Decision.GRANTED, "b"),
         (Decision.LAPSED, "b"),
         (Decision.GRANTED, "c"),
     ]
-    assert [one[:2] for one in _decide(*clients, is_wall=True)] == [
+    assert [client[:2] for client in _decide(*clients, is_wall=True)] == [
         (Decision.LAPSED, "a"),
         (Decision.GRANTED, "b"),
     ]

@@ -78,7 +78,7 @@ def test_choice_is_that_of_brute_force_over_all_candidate_deadlines(policy: str)
             [random_instance(rng, 4, kappa)[0] for _ in range(1 + number % 3 // 2)]
             for _ in range(1 + number % 2)
         ]
-        longest = max(int(one.upload_ns.sum() + one.update_ns.sum()) for cells in draws for one in cells)
+        longest = max(int(cell.upload_ns.sum() + cell.update_ns.sum()) for cells in draws for cell in cells)
         limits = DeadlineLimits(
             int(rng.integers(0, 3)),
             3 + int(rng.integers(0, 3 * longest + 3)),

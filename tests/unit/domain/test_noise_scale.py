@@ -34,7 +34,7 @@ def test_trace_and_signal_match_their_analytic_values(clients: int, noise: float
     rng = np.random.default_rng([clients, int(10 * noise)])
     progress = rng.normal(0, 0.2, NUMBERS)
     measured = [moments_of(progress + rng.normal(0, noise, (clients, NUMBERS))) for _ in range(2000)]
-    traces, signals = [one.trace for one in measured], [one.signal for one in measured]
+    traces, signals = [estimate.trace for estimate in measured], [estimate.signal for estimate in measured]
     assert abs(np.mean(traces) - noise**2 * NUMBERS) <= 4 * standard_error(traces)
     assert abs(np.mean(signals) - progress @ progress) <= 4 * standard_error(signals)
 

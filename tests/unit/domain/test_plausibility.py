@@ -61,7 +61,7 @@ def test_above_the_peak_rate_of_the_cell(fleet: FleetRange | None) -> None:
     assert found[2] == [ImplausibleFigure("throughput_bps", peak, PEAK_BPS * 100, PEAK_BPS)]
     assert found[3] == [ImplausibleFigure("throughput_bps", peak, 4e6, 3e6)]
     expected = [] if fleet is None else [ImplausibleReason.FLEET_RANGE]
-    assert [[one.reason for one in row] for row in found[:2]] == [expected, expected]
+    assert [[figure.reason for figure in row] for row in found[:2]] == [expected, expected]
 
 
 def test_far_above_the_other_clients() -> None:

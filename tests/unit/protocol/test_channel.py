@@ -85,7 +85,7 @@ def _with_waiting_candidate(uow: UnitOfWork, **terms: object) -> Round:
 def test_the_channel_is_granted_to_one_client_at_a_time(uow: UnitOfWork) -> None:
     round_ = factories.scheduled_round(uow, "a", "b", "c", **ON_READY)
     first = _ready(uow, round_, "b", 3.0)
-    assert (first.state, [one.client_id for one in first.grants]) == (ChannelState.GRANTED, ["b"])
+    assert (first.state, [grant.client_id for grant in first.grants]) == (ChannelState.GRANTED, ["b"])
     waiting = _ready(uow, round_, "c", 3.5)
     assert (waiting.state, waiting.grants) == (ChannelState.WAITING, [])
     assert _ready(uow, round_, "a", 3.5).state is ChannelState.WAITING
@@ -218,7 +218,7 @@ def test_a_client_that_fails_is_replaced(uow: UnitOfWork, fail: Any) -> None:
     assert _candidate_outcome(uow, round_, "c") is CandidateOutcome.SELECTED
     assert uow.rounds.get(round_.round_id).selected == 3
     assert event_kinds(uow).count("channel.replaced") == 1
-    assert [one.round_id for one in uow.rounds.open_for("c")] == [round_.round_id]
+    assert [found.round_id for found in uow.rounds.open_for("c")] == [round_.round_id]
 
 
 def test_nobody_replaces_who_would_come_too_late(uow: UnitOfWork) -> None:
@@ -295,7 +295,7 @@ def test_times_of_planning_are_multiplied_and_shown_as_estimated(uow: UnitOfWork
 def test_an_upload_on_the_wall_clock_from_ready_to_received(uow: UnitOfWork) -> None:
     round_ = factories.scheduled_round(uow, "a", "b", **ON_WALL)
     granted = _ready_on_wall(uow, round_, "a", 1.0)
-    assert [one.client_id for one in granted.grants] == ["a"]
+    assert [grant.client_id for grant in granted.grants] == ["a"]
     waiting = _ready_on_wall(uow, round_, "b", 1.5)
     assert (waiting.state, waiting.grants, waiting.replacements) == (ChannelState.WAITING, [], [])
     assert _ready_on_wall(uow, round_, "b", 1.6).state is ChannelState.WAITING

@@ -45,7 +45,7 @@ def test_a_declined_slot_is_free_and_the_round_ends_with_the_others(uow: UnitOfW
     assert _outcome(uow, round_, "a") is SlotOutcome.DECLINED
     assert event_kinds(uow)[-1] == "update.declined"
     assert decline_slot(uow, round_.round_id, "a", "again", NOW) == declined
-    assert [one.round_id for one in uow.rounds.open_for("a")] == []
+    assert [round_.round_id for round_ in uow.rounds.open_for("a")] == []
     factories.received_update(uow, round_, "b")
     assert uow.rounds.get(round_.round_id).state is RoundState.AGGREGATING
     assert _outcome(uow, round_, "a") is SlotOutcome.DECLINED

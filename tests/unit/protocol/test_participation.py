@@ -133,12 +133,12 @@ def test_those_who_were_passed_over_stay_so_when_the_report_window_ends(uow: Uni
     terms = factories.terms(cooldown=True, report_window_s=30.0)
     uow.tasks.change(uow.tasks.get(task.task_id, lock=True), terms=terms)
     asked = open_round(uow, task.task_id, NOW)
-    assert {name: one.outcome.value for name, one in _candidates(uow, asked).items()} == {
+    assert {name: candidate.outcome.value for name, candidate in _candidates(uow, asked).items()} == {
         "a": "COOLDOWN",
         "b": "ASKED",
     }
     scheduled = end_report_window(uow, asked.round_id, NOW + 30 * SECOND)
-    assert {name: one.outcome.value for name, one in _candidates(uow, scheduled).items()} == {
+    assert {name: candidate.outcome.value for name, candidate in _candidates(uow, scheduled).items()} == {
         "a": "COOLDOWN",
         "b": "SELECTED",
     }
@@ -219,10 +219,10 @@ def test_implausible_reports_are_found(uow: UnitOfWork) -> None:
     silent = factories.clients(uow, "silent")
     clients = [uow.clients.get(name) for name in ("radio", "processor", "honest-00", "silent")]
     found = implausible_figures(uow, clients)
-    assert [(one.figure, one.reason) for one in found["radio"]] == [
+    assert [(implausible.figure, implausible.reason) for implausible in found["radio"]] == [
         ("throughput_bps", ImplausibleReason.PEAK_RATE)
     ]
-    assert [(one.figure, one.reason) for one in found["processor"]] == [
+    assert [(implausible.figure, implausible.reason) for implausible in found["processor"]] == [
         ("compute_samples_per_s", ImplausibleReason.FLEET_RANGE)
     ]
     assert found["honest-00"] == []
