@@ -1,4 +1,5 @@
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +18,10 @@ NO_RATE_LIMIT = "1000000000/second"
 # Every process that a test starts inherits these; only the tests of rate limits set others.
 os.environ["FEDCS_CLIENT_RATE_LIMIT"] = NO_RATE_LIMIT
 os.environ["FEDCS_OPERATOR_RATE_LIMIT"] = NO_RATE_LIMIT
+
+# A shell ignores interrupts in what it starts in the background; what the tests start must not inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _COVERING_THE_DOMAIN = ("tests/unit/domain/", "tests/unit/protocol/")
 
