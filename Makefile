@@ -28,7 +28,7 @@ demo: install ## Start everything, train a small cell with FedCS and with FedLim
 test test-all coverage: export PATH := $(PATH):$(CURDIR)/$(VENV)/programs
 test: install browser programs ## Run the tests, in a real browser too; the domain must be covered to the last branch
 	$(PYTEST) -m "not long and not domain"
-	$(BIN)/pytest -m domain tests/unit/domain tests/unit/protocol \
+	$(PYTEST) -m domain tests/unit/domain tests/unit/protocol \
 		--cov=services/domain --cov-report=term-missing:skip-covered --cov-fail-under=100
 
 test-all: test images ## Run the long tests as well: about an hour more
