@@ -18,7 +18,7 @@ from services.settings import Settings, load_settings
 from services.storage.coordination import SharedClock
 from tests.integration.cell import content_digest
 from tests.integration.rounds_setup import eventually
-from tests.running_service import OPERATOR_KEY
+from tests.running_service import KEEP_ALIVE, OPERATOR_KEY
 
 _HEADERS = {"Authorization": f"Bearer {OPERATOR_KEY}"}
 
@@ -88,7 +88,7 @@ def timed_service(data_dir: Path) -> Iterator[TimedService]:
         ready.wait()
         url = f"http://127.0.0.1:{listening.getsockname()[1]}"
         try:
-            with httpx.Client(base_url=url, headers=_HEADERS, timeout=60) as client:
+            with httpx.Client(base_url=url, headers=_HEADERS, timeout=60, limits=KEEP_ALIVE) as client:
                 yield TimedService(client, clock, service, data_dir)
         finally:
             server.should_exit = True

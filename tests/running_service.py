@@ -12,6 +12,8 @@ import httpx
 from tests.fork_server import ModulePopen
 
 OPERATOR_KEY = "test-operator-key-3f9c1b7a52d8e604"
+KEEP_ALIVE = httpx.Limits(max_connections=100, max_keepalive_connections=None)
+"""Threads share a client: with a limit, one thread may close an idle connection that another just took."""
 
 
 @contextmanager
@@ -48,7 +50,7 @@ def service_process(
             assert process.stdout is not None
             url = process.stdout.readline().removeprefix("Ready at ").strip()
             headers = {"Authorization": f"Bearer {key}"}
-            with httpx.Client(base_url=url, headers=headers, timeout=60) as client:
+            with httpx.Client(base_url=url, headers=headers, timeout=60, limits=KEEP_ALIVE) as client:
                 yield client, process
         finally:
             process.terminate()

@@ -35,6 +35,8 @@ PAGE = Paging(1, 100)
 def _cell(uow: UnitOfWork, cell_id: str, resource_blocks: int, *client_ids: str) -> None:
     """A cell with clients that have reported."""
     uow.cells.add(CellConfig(cell_id, resource_blocks=resource_blocks))
+    if not client_ids:
+        return
     serials = uow.clients.add(
         {client_id: {} for client_id in client_ids}, NOW, dict.fromkeys(client_ids, cell_id)
     )
