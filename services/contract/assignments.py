@@ -99,7 +99,7 @@ class AssignmentsResponse(BaseModel):
                     "local_epochs": 5,
                     "batch_size": 50,
                     "learning_rate": 0.2425,
-                    "gradient_clip_norm": None,
+                    "gradient_clip_norm": 10.0,
                     "local_momentum": 0.0,
                     "weight_decay": 0.0,
                     "proximal_mu": 0.0,
@@ -115,7 +115,7 @@ class AssignmentsResponse(BaseModel):
                     "model_encoding": "float32",
                     "update_encoding": "float32",
                     "topk_fraction": 0.1,
-                    "channel": None,
+                    "channel": "not_ready",
                 }
             ]
         }
