@@ -97,12 +97,7 @@ def _no_update_text(slot: Slot) -> str:
 
 def _channel_text(slot: Slot) -> str:
     """What else happened on the channel."""
-    texts = []
-    if slot.lapses:
-        texts.append(f" Grants that lapsed: {slot.lapses}.")
-    if slot.replaces is not None:
-        texts.append(f" It was selected in the place of {slot.replaces}.")
-    return "".join(texts)
+    return f" Grants that lapsed: {slot.lapses}." if slot.lapses else ""
 
 
 def _failure(round_: Round, task: Task) -> str:
@@ -173,6 +168,8 @@ class Row:
     why: str
     numbers: tuple[str, ...]
     """As ``COLUMNS`` says."""
+    replaces: str | None = None
+    """The client whose place it took."""
 
 
 def slot_row(selected: SelectedClient, cells: Mapping[str, RoundCell]) -> Row:
@@ -209,6 +206,7 @@ def slot_row(selected: SelectedClient, cells: Mapping[str, RoundCell]) -> Row:
         outcome_of(slot),
         slot_text(slot) + _channel_text(slot) + expected_text(selected),
         numbers,
+        slot.replaces,
     )
 
 

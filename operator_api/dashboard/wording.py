@@ -176,7 +176,7 @@ _EVENTS = {
     "update.rejected": "Update rejected: {reason}",
     "update.late": "Update came too late",
     "channel.lapsed": "Grant of the channel lapsed",
-    "channel.replaced": "Selected in the place of {replaces}",
+    "channel.replaced": "Selected in the place of another client",
     "clients.enrolled": "Clients enrolled: {number}",
     "client.removed": "Client removed",
     "key.revoked": "Key {key_id} revoked",

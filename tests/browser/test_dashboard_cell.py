@@ -114,6 +114,37 @@ def test_another_task_can_be_chosen(
     assert operator_page.url.endswith("/dashboard/cell")
 
 
+def test_a_client_of_the_map_and_of_the_tables_leads_to_its_page(
+    operator_page: Page, hostile_task: dict[str, Any]
+) -> None:
+    path = f"/dashboard/cell?task_id={hostile_task['task_id']}"
+    for table in ("most", "least"):
+        operator_page.goto(path)
+        link = operator_page.locator(f"#{table}-selected a").first
+        client_id = link.inner_text()
+        link.click()
+        expect(operator_page.get_by_role("heading", level=1)).to_have_text(client_id)
+    operator_page.goto(path)
+    expect(operator_page.locator("#map-plot canvas").first).to_be_visible()
+    place = operator_page.locator("#map-plot").evaluate(_FASTEST_CLIENT)
+    operator_page.locator("#map-plot").click(position=place)
+    expect(operator_page.get_by_role("heading", level=1)).to_have_text(HOSTILE[-1])
+
+
+_FASTEST_CLIENT = """(element) => {
+  const drawn = (view) => view.model.renderers?.find(({ glyph }) => glyph.marker?.value === "diamond");
+  const view = [...Bokeh.index.roots].find(drawn);
+  const { x, y, mbps } = drawn(view).data_source.data;
+  const row = mbps.indexOf(Math.max(...mbps));
+  const [inner, outer] = [view.el, element].map((box) => box.getBoundingClientRect());
+  return {
+    x: inner.left - outer.left + view.frame.x_scale.compute(x[row]),
+    y: inner.top - outer.top + view.frame.y_scale.compute(y[row]),
+  };
+}"""
+"""Where on the map it is, in pixels from the corner."""
+
+
 def test_hostile_ids_are_text_also_on_a_phone_in_the_dark(
     operator_page: Page, hostile_task: dict[str, Any]
 ) -> None:

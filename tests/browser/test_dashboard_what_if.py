@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import unquote
 
 import httpx
 import numpy as np
@@ -145,6 +146,9 @@ def test_hostile_client_ids_are_text_also_on_a_phone(operator_page: Page) -> Non
     operator_page.get_by_text("As a table").first.click()
     shown = operator_page.locator("#schedule-table bdi").all_text_contents()
     assert set(HOSTILE) <= set(shown)
+    for link in operator_page.locator("#schedule-table a").all():
+        path = link.get_attribute("href") or ""
+        assert unquote(path.removeprefix("/dashboard/clients/")) == link.text_content()
     assert operator_page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     bars = operator_page.locator("#schedule-plot").bounding_box()
     assert bars is not None

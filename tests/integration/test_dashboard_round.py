@@ -14,6 +14,7 @@ import pytest
 from operator_api.dashboard.round_table import GROUPS
 from tests.dashboard_session import csrf_token, logged_in
 from tests.integration.cell import (
+    as_client,
     assert_problem,
     create_task,
     enrol,
@@ -62,6 +63,25 @@ def _table(page: str) -> list[list[str]]:
     rows = re.findall(r"<tr id=.*?</tr>", body, re.DOTALL)
     cells = [re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", row, re.DOTALL) for row in rows]
     return [[unescape(re.sub(r"<[^>]*>", "", cell)).strip() for cell in row] for row in cells]
+
+
+def test_a_client_that_took_the_place_of_another_names_it(
+    service: httpx.Client, operator: httpx.Client
+) -> None:
+    labels = {"cell": fresh_name("cell")}
+    keys = enrol(service, 3, labels)
+    report_all(service, list(keys), throughput_bps=1e6, compute_samples_per_s=100, data_samples=20)
+    terms = {"model_size_bytes": 1_250_000, "round_deadline_s": 40, "local_epochs": 1}
+    task = create_task(service, labels=labels, clock="wall", dispatch="on_ready", **terms)
+    set_model(service, task["task_id"])
+    opened = open_round(service, task["task_id"])
+    declining = opened["schedule"]["slots"][0]["client_id"]
+    with as_client(service, keys[declining]) as client:
+        assert client.post(f"/rounds/{opened['round_id']}/decline", json={"reason": "no"}).is_success
+    link = f'in the place of <a class="name" href="/dashboard/clients/{declining}">'
+    assert f"Selected {link}" in _page(operator, opened["round_id"])
+    activity = operator.get(f"/dashboard/activity?about={opened['round_id']}&group=channel").text
+    assert link in activity
 
 
 def _outcomes(page: str) -> dict[str, str]:

@@ -1,6 +1,6 @@
 // The cell: drawn from columns that the server has counted and sampled, and again after each round.
 
-import { ask, atMostEvery, follow, url } from "./live.js";
+import { ask, atMostEvery, clientUrl, follow, url } from "./live.js";
 import { colour, drawThemed, dress, seriesColours, showPlot } from "./plots.js";
 import { fillTable } from "./tables.js";
 
@@ -80,7 +80,7 @@ function showBlocks(blocks) {
   const clock = (ms) => new Date(ms).toLocaleTimeString();
   fillTable("blocks-table", task.map((name, row) => [
     name, whole.format(number[row]), range(row), clock(from_ms[row]), until_ms[row] === null ? "held now" : clock(until_ms[row]),
-  ]), true);
+  ]), task_id.map((id) => url(`/dashboard/tasks/${id}`)));
   const now = Date.now();
   const tasks = [...new Set(task_id)];
   const colours = seriesColours();
@@ -137,7 +137,7 @@ function drawMap() {
     [0, "circle", 7, "not selected", { line_color: colour("--muted"), line_width: 0.5 }],
     [1, "diamond", 16, "selected", { line_color: colour("--text"), line_width: 2 }],
   ];
-  for (const [chosen, marker, size, name, line] of marks) {
+  const clients = marks.map(([chosen, marker, size, name, line]) => {
     const of = (column) => column.filter((_, row) => selected[row] === chosen);
     const source = new Bokeh.ColumnDataSource({
       data: { x: of(x_m), y: of(y_m), client: of(client_id), mbps: of(throughput_mbps) },
@@ -149,7 +149,12 @@ function drawMap() {
     figure.add_tools(new Bokeh.HoverTool({
       renderers: [glyphs], tooltips: [["client", "@client"], ["throughput", "@mbps{0.000} Mbit/s"], ["", name]],
     }));
-  }
+    return glyphs;
+  });
+  figure.add_tools(new Bokeh.TapTool({
+    renderers: clients, behavior: "inspect",
+    callback: (_, { source }) => location.assign(clientUrl(source.data.client[source.inspected.indices[0]])),
+  }));
   figure.scatter({ x: [0], y: [0], marker: "triangle", size: 14, color: colour("--text") });
   figure.add_layout(new Bokeh.ColorBar({
     color_mapper: mapper, title: "Mbit/s", ticker: logTicks(low, Math.max(...rates, low * 1.01)), width: 12, formatter: plainly(), background_fill_color: colour("--surface"),
@@ -179,7 +184,7 @@ function showFairness({ rounds, clients, never, jain, times, most, least }) {
   fillTable("times-table", rows);
   drawBars("times-plot", starts.map((start) => start - 0.5), starts.map((start) => start + times.width - 0.5), times.clients, { ticks: starts });
   for (const [name, who] of [["most", most], ["least", least]]) {
-    fillTable(`${name}-selected`, who.client_id.map((id, place) => [id, whole.format(who.times[place])]), true);
+    fillTable(`${name}-selected`, who.client_id.map((id, place) => [id, whole.format(who.times[place])]), who.client_id.map(clientUrl));
   }
 }
 

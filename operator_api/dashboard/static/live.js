@@ -11,6 +11,11 @@ export function url(path, query = {}) {
   return document.documentElement.dataset.root + path + (search ? `?${search}` : "");
 }
 
+/** The address of a client's page. */
+export function clientUrl(clientId) {
+  return url(`/dashboard/clients/${encodeURIComponent(clientId)}`);
+}
+
 /** Fetch from this service; null on failure. An ended session is shown in the header. */
 export async function ask(path, options = {}) {
   if (hasEnded()) return null;

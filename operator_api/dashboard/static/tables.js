@@ -1,21 +1,24 @@
 // Tables that say in numbers what plots show. Texts are only ever texts.
 
-/** Rows of text into the body of a table; with headings, the first cell of each is one. */
-export function fillTable(id, rows, headings = false) {
-  document.getElementById(id).replaceChildren(...rows.map((texts) => {
+/** Rows of text into the body of a table; with addresses, the first cell of each is a heading that leads there. */
+export function fillTable(id, rows, addresses = null) {
+  document.getElementById(id).replaceChildren(...rows.map((texts, number) => {
     const row = document.createElement("tr");
-    texts.forEach((text, place) => row.append(headings && place === 0 ? heading(text) : numberCell(text)));
+    texts.forEach((text, place) => row.append(addresses && place === 0 ? heading(text, addresses[number]) : numberCell(text)));
     return row;
   }));
 }
 
-function heading(text) {
+function heading(text, address) {
   const cell = document.createElement("th");
   cell.scope = "row";
+  const link = document.createElement("a");
+  link.className = "name";
+  link.href = address;
   const isolated = document.createElement("bdi");
-  isolated.className = "name";
   isolated.textContent = text;
-  cell.append(isolated);
+  link.append(isolated);
+  cell.append(link);
   return cell;
 }
 

@@ -1,6 +1,6 @@
 // The what-if page: every move of a slider asks the server for the plan, and the newest answer is drawn.
 
-import { ask, url } from "./live.js";
+import { ask, clientUrl, url } from "./live.js";
 import { colour, drawThemed, dress, showPlot } from "./plots.js";
 import { fillTable } from "./tables.js";
 
@@ -84,7 +84,7 @@ function show() {
   const { slots } = plan;
   fillTable("schedule-table", slots.client_id.map((id, place) => [
     id, ...[slots.update_s, slots.window_start_s, slots.window_end_s].map((column) => column[place].toFixed(1)),
-  ]), true);
+  ]), slots.client_id.map(clientUrl));
   fillTable("curve-table", found.curve.deadline_s.map((deadline, place) => [
     deadline.toFixed(1), whole.format(found.curve.clients[place]),
   ]));
