@@ -18,7 +18,7 @@ from services.contract.common import TaskId
 from services.domain.rounds import Round
 from services.domain.tasks import Task, TaskState
 from services.protocol.resource_request import open_round
-from services.protocol.task_management import cancel_task
+from services.protocol.task_management import cancel_task, delete_task, finish_by_operator
 from services.storage.database import Store
 from services.storage.searches import TaskOrder
 
@@ -62,6 +62,11 @@ class TaskRow:
     def can_open_round(self) -> bool:
         """Whether it makes sense to ask for the next round; the protocol has the last word."""
         return self.task.state in {TaskState.READY, TaskState.RUNNING} and self.open_round is None
+
+    @property
+    def can_finish(self) -> bool:
+        """Whether it can be finished: it has a model, and it is not about to end."""
+        return self.task.state in {TaskState.READY, TaskState.RUNNING} and self.task.outcome is None
 
     @property
     def state(self) -> str:
@@ -157,6 +162,26 @@ def cancel(
         cancel_task(uow, task_id, service.database.now())
         uow.commit()
     return _back(request, form)
+
+
+@router.post("/dashboard/tasks/{task_id}/finish", openapi_extra=access(Access.MANAGE))
+def finish(
+    request: Request, task_id: Annotated[TaskId, Path()], service: ServiceDep, form: FormDep
+) -> Response:
+    """End a task as finished; its open round is closed first."""
+    with service.database.unit_of_work() as uow:
+        finish_by_operator(uow, task_id, service.database.now())
+        uow.commit()
+    return _back(request, form)
+
+
+@router.post("/dashboard/tasks/{task_id}/delete", openapi_extra=access(Access.MANAGE))
+def delete(request: Request, task_id: Annotated[TaskId, Path()], service: ServiceDep) -> Response:
+    """Delete a task that has ended, and go to the list."""
+    with service.database.unit_of_work() as uow:
+        delete_task(uow, task_id, service.database.now())
+        uow.commit()
+    return RedirectResponse(request.app.state.dashboard.templates.url("/dashboard/tasks"), 303)
 
 
 def _back(request: Request, form: FormDep) -> Response:

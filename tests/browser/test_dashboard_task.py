@@ -175,6 +175,22 @@ def test_it_turns_dark_and_goes_on(operator_page: Page, here: Site) -> None:
     _wait_for(operator_page, "accuracy", 0, [0.4, 0.6])
 
 
+def test_finish_a_task_and_delete_it(operator_page: Page, here: Site) -> None:
+    task, keys = live_task(here)
+    play_round(here, task["task_id"], keys, 0.4)
+    open_round(here.service, task["task_id"])
+    operator_page.goto(f"/dashboard/tasks/{task['task_id']}")
+    expect(operator_page.get_by_text("Delete…")).to_have_count(0)
+    operator_page.get_by_text("Finish…").click()
+    operator_page.get_by_role("button", name="Finish the task").click()
+    expect(operator_page.locator("#task-state")).to_contain_text("An operator finished the task.")
+    expect(operator_page.get_by_text("Finish…")).to_have_count(0)
+    operator_page.get_by_text("Delete…").click()
+    operator_page.get_by_role("button", name="Delete the task").click()
+    expect(operator_page.get_by_role("heading", level=1)).to_have_text("Tasks")
+    assert here.service.get(f"/tasks/{task['task_id']}").status_code == 404
+
+
 def test_downloads(operator_page: Page, here: Site) -> None:
     task = task_with_rounds(here, [0.3])
     operator_page.goto(f"/dashboard/tasks/{task['task_id']}")

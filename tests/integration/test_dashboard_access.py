@@ -30,6 +30,8 @@ ACTIONS = [
     "/dashboard/tasks",
     "/dashboard/tasks/t/rounds",
     "/dashboard/tasks/t/cancel",
+    "/dashboard/tasks/t/finish",
+    "/dashboard/tasks/t/delete",
     "/dashboard/clients",
     "/dashboard/clients/c/remove",
     "/dashboard/clients/c/keys",

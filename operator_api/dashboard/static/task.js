@@ -6,7 +6,7 @@ import { colour, drawThemed, dress, seriesColours, showPlot } from "./plots.js";
 
 const AXES = { minutes: "elapsed minutes", number: "round" };
 const MARKERS = ["circle", "square", "triangle", "diamond", "inverted_triangle", "hex"];
-const MATTERS = /^(task|round|model|update)\./;
+const MATTERS = /^(task\.(?!deleted)|round\.|model\.|update\.)/; // of a deleted task there is nothing to ask
 const OVER = new Set(["aggregated", "failed", "cancelled"]);
 
 /** The rounds of a task as far as they are known here. */
