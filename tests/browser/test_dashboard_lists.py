@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from tests.browser.conftest import Watched
 from tests.browser.test_dashboard_accessibility import assert_accessible
@@ -132,6 +132,31 @@ def test_activity_is_live_and_filtered(operator_page: Page, here: Site) -> None:
     expect(page.locator("#events tbody tr")).to_have_count(2)
     page.get_by_role("link", name="Newest").click()
     expect(page.locator("#events tbody tr").nth(2)).to_be_visible()
+
+
+@pytest.mark.parametrize("name", ["task", "round", "cell"])
+def test_what_is_drawn_is_loading_then_failed_then_there(
+    name: str, operator_page: Page, here: Site, watched: Watched
+) -> None:
+    page = operator_page
+    task, keys = live_task(here)
+    round_id = play_round(here, task["task_id"], keys, 0.4)
+    held: list[Route] = []
+    page.route("**/dashboard/data/**", lambda route: held.insert(0, route))
+    path = {"task": f"tasks/{task['task_id']}", "round": f"rounds/{round_id}", "cell": "cell"}[name]
+    page.goto(f"/dashboard/{path}")
+    expect(page.get_by_text("Loading…")).to_be_visible()
+    page.route("**/dashboard/data/**", lambda route: route.fulfill(status=503))
+    for route in held:
+        route.fulfill(status=503)
+    expect(page.get_by_role("alert")).to_contain_text("could not be loaded")
+    expect(page.get_by_text("Loading…")).to_be_hidden()
+    expect(page.get_by_role("status")).to_have_text("Not up to date; trying again…")
+    page.unroute_all()
+    expect(page.locator("canvas").first).to_be_visible()
+    expect(page.get_by_role("alert")).to_be_hidden()
+    expect(page.get_by_role("status")).to_have_text("Live")
+    watched.expect_complaint(page, "503")
 
 
 def test_every_page_at_both_widths_in_both_colour_schemes(operator_page: Page, here: Site) -> None:

@@ -1,6 +1,6 @@
 // The cell: drawn from columns that the server has counted and sampled, and again after each round.
 
-import { ask, atMostEvery, clientUrl, follow, url } from "./live.js";
+import { ask, atMostEvery, clientUrl, follow, showLoading, url } from "./live.js";
 import { colour, drawThemed, dress, seriesColours, showPlot } from "./plots.js";
 import { fillTable } from "./tables.js";
 
@@ -22,7 +22,7 @@ async function load() {
   const answer = await ask(url("/dashboard/data/cell", chosen()));
   const text = answer ? await answer.text() : drawn;
   if (turn !== asked) return;
-  byId("failure").hidden = answer !== null;
+  showLoading(answer ? "" : "failure");
   if (text === drawn) return;
   drawn = text;
   cell = JSON.parse(text);
@@ -226,6 +226,7 @@ for (const id of ["task", "cell-choice"]) {
     load();
   });
 }
+showLoading("loading");
 drawThemed(show);
 follow({
   onEvent: (event) => {

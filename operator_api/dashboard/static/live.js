@@ -2,7 +2,14 @@
 // replaced by what the server renders anew. The state of the stream is told in #live-state.
 
 const RECONNECT_MS = 5000;
-const TEXT_OF = { live: "Live", reconnecting: "Reconnecting…", ended: "The session has ended." };
+const TEXT_OF = {
+  live: "Live", reconnecting: "Reconnecting…", outdated: "Not up to date; trying again…",
+  ended: "The session has ended.",
+};
+
+let streams = false; // whether the stream is open
+let catchUp = null; // called when the page may have missed something
+let retrying = null;
 
 /** The address of a path of this service, under its root, with these query parameters (null: omitted). */
 export function url(path, query = {}) {
@@ -16,16 +23,32 @@ export function clientUrl(clientId) {
   return url(`/dashboard/clients/${encodeURIComponent(clientId)}`);
 }
 
-/** Fetch from this service; null on failure. An ended session is shown in the header. */
+/** Fetch from this service; null on failure. What went wrong is shown in the header, and a page that follows catches up. */
 export async function ask(path, options = {}) {
   if (hasEnded()) return null;
   try {
     const answer = await fetch(path, options);
     if (answer.status === 401) show("ended");
+    else if (!answer.ok) showOutdated();
+    else if (streams) show("live");
     return answer.ok ? answer : null;
   } catch {
-    return null; // the service is unreachable; the stream shows it
+    showOutdated();
+    return null;
   }
+}
+
+/** Without a stream it is shown that there is none; with one, that answers fail, which are asked for again. */
+function showOutdated() {
+  if (!streams) return;
+  show("outdated");
+  clearTimeout(retrying);
+  retrying = setTimeout(catchUp, RECONNECT_MS);
+}
+
+/** Show that what the page draws is "loading", that this was a "failure", or neither (""). */
+export function showLoading(state) {
+  for (const id of ["loading", "failure"]) document.getElementById(id).hidden = id !== state;
 }
 
 /**
@@ -36,10 +59,12 @@ export async function ask(path, options = {}) {
  */
 export function follow({ taskId = null, roundId = null, onEvent, onOpen = () => {} }) {
   let after = null;
+  catchUp = onOpen;
 
   function connect() {
     const source = new EventSource(url("/dashboard/events", { task_id: taskId, round_id: roundId, after }));
     source.onopen = () => {
+      streams = true;
       show("live");
       onOpen();
     };
@@ -48,6 +73,7 @@ export function follow({ taskId = null, roundId = null, onEvent, onOpen = () => 
       onEvent(JSON.parse(message.data));
     };
     source.onerror = () => {
+      streams = false;
       show("reconnecting");
       // Otherwise the browser connects again by itself, after where it was.
       if (source.readyState === EventSource.CLOSED) setTimeout(connectIfAllowed, RECONNECT_MS);

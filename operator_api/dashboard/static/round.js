@@ -1,7 +1,7 @@
 // The page of a round: renewed when something happens to it, and when its task opens the next one.
 
 import { gantt } from "./gantt.js";
-import { ask, atMostEvery, follow, refreshParts, url } from "./live.js";
+import { ask, atMostEvery, follow, refreshParts, showLoading, url } from "./live.js";
 import { makeSortable } from "./sortable_table.js";
 
 const { round, task } = document.getElementById("round").dataset;
@@ -15,6 +15,7 @@ const refresh = atMostEvery(500, async () => {
   await refreshParts(partsPath);
   sortAgain();
   const answer = await ask(chartPath);
+  showLoading(answer ? "" : "failure");
   if (!answer) return;
   const data = await answer.json();
   draw(data);
@@ -22,6 +23,7 @@ const refresh = atMostEvery(500, async () => {
   if (!["scheduled", "collecting"].includes(data.state)) document.querySelector("#close details")?.remove();
 });
 
+if (!document.getElementById("gantt").hidden) showLoading("loading");
 refresh();
 follow({
   taskId: task,

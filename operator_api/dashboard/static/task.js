@@ -1,7 +1,7 @@
 // The page of a task: its plots, and those of the tasks it is compared with. New rounds are streamed into the
 // plots that are there. No name gets into a plot: Bokeh would take what stands between $$ for mathematics.
 
-import { ask, atMostEvery, follow, refreshParts, url } from "./live.js";
+import { ask, atMostEvery, follow, refreshParts, showLoading, url } from "./live.js";
 import { colour, drawThemed, dress, seriesColours, showPlot } from "./plots.js";
 
 const AXES = { minutes: "elapsed minutes", number: "round" };
@@ -14,6 +14,7 @@ class TaskProgress {
   constructor(taskId) {
     this.taskId = taskId;
     this.rounds = [];
+    this.failed = false;
     this.refresh = atMostEvery(1000, () => this.load());
   }
 
@@ -22,6 +23,8 @@ class TaskProgress {
     const unsettled = this.rounds.findIndex((round) => !round.settled);
     const kept = unsettled < 0 ? this.rounds.length : unsettled;
     const answer = await ask(url(`/dashboard/data/tasks/${this.taskId}`, { first: kept + 1 }));
+    this.failed = !answer;
+    showLoading(tasks.some(({ failed }) => failed) ? "failure" : "");
     if (!answer) return;
     const told = await answer.json();
     const fresh = told.number.map((number, place) => ({
@@ -166,6 +169,8 @@ document.getElementById("axis").addEventListener("change", (event) => {
 
 const parts = url(`/dashboard/data/tasks/${taskIds[0]}/parts`) + location.search;
 const refreshText = atMostEvery(1000, () => refreshParts(parts));
+
+showLoading("loading");
 
 function refreshAll() {
   refreshText();

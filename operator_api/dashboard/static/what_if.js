@@ -1,6 +1,6 @@
 // The what-if page: every move of a slider asks the server for the plan, and the newest answer is drawn.
 
-import { ask, clientUrl, url } from "./live.js";
+import { ask, clientUrl, showLoading, url } from "./live.js";
 import { colour, drawThemed, dress, showPlot } from "./plots.js";
 import { fillTable } from "./tables.js";
 
@@ -47,7 +47,7 @@ async function plan() {
   });
   const said = answer && await answer.json();
   if (turn !== asked) return;
-  byId("failure").hidden = said !== null;
+  showLoading(said ? "" : "failure");
   if (said === null) return;
   showErrors(said.errors);
   if (said.found === null) return; // what is wrong is said; the last plan stays
@@ -164,5 +164,6 @@ form.addEventListener("submit", (event) => {
 });
 for (const id of ["policy", "cell_id"]) byId(id).addEventListener("change", changed);
 form.querySelectorAll("input[data-low]").forEach(addSlider);
+showLoading("loading");
 drawThemed(show);
 plan();
