@@ -233,6 +233,7 @@ def loadtest(url: str, key: str, out: Path | None, **settings: Any) -> None:
     from client_sim.load_report import LoadReport, load_table, write_report
     from client_sim.load_test import LoadProgress, LoadSettings, run_load_test
     from client_sim.results import check_writable
+    from client_sim.runs import show_progress
     from fedcs_client.api import AsyncApi
 
     _treat_sigterm_as_ctrl_c()
@@ -244,10 +245,11 @@ def loadtest(url: str, key: str, out: Path | None, **settings: Any) -> None:
     async def main() -> LoadReport:
         async with connect(url, key):  # check the URL and the key
             pass
-        with console.status("Starting") as status:
+        with show_progress(console) as bars:
+            bar = bars.add_task("seconds of load", total=wanted.duration_s, note="starting")
 
             def show(progress: LoadProgress) -> None:
-                status.update(progress.text(wanted.duration_s))
+                bars.update(bar, completed=round(progress.elapsed_s) or None, note=progress.note)
 
             # No retries: a failed request counts as an error.
             async with AsyncApi(url, key, retry_timeout_s=0.0) as api:

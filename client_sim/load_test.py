@@ -136,15 +136,13 @@ class LoadProgress:
     resident_mb: float | None = None
     """The service's memory, if it is known."""
 
-    def text(self, duration_s: float) -> str:
-        """A line for the terminal."""
+    @property
+    def note(self) -> str:
+        """The step, and what happened so far."""
         if not self.elapsed_s:
             return self.stage
         memory = "" if self.resident_mb is None else f", service {self.resident_mb:.0f} MB"
-        return (
-            f"{self.stage}: {self.elapsed_s:.0f} of {duration_s:.0f} s, {self.answers} answers, "
-            f"{self.errors} errors, {self.rounds} rounds{memory}"
-        )
+        return f"{self.stage}, {self.answers} answers, {self.errors} errors, {self.rounds} rounds{memory}"
 
 
 async def run_load_test(

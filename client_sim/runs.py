@@ -98,6 +98,8 @@ async def wait_for_event(
 
 
 _LINE_EVERY_S = 10.0
+_SPEED_OVER_S = 3600.0
+"""The time left follows from the progress in this time: a round can take minutes."""
 
 
 @contextmanager
@@ -111,6 +113,7 @@ def show_progress(console: Console, every_s: float = _LINE_EVERY_S) -> Iterator[
         TimeElapsedColumn(),
         TimeRemainingColumn(),
         console=console,
+        speed_estimate_period=_SPEED_OVER_S,
         disable=not console.is_terminal,
     )
     ended = Event()

@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import TaskID
 
 from client_sim.connect import start_stack
 from client_sim.reproduction.progress import PARALLEL_TRIALS, progress_table, trial_progress
@@ -23,7 +23,7 @@ from client_sim.reproduction.results_file import (
 )
 from client_sim.reproduction.rows import Trial, choose_rows, scenario_of, trials_of
 from client_sim.reproduction.trial import PlannedTrial, TrialStore, parse_until, resume_trial
-from client_sim.runs import RunError, task_group
+from client_sim.runs import RunError, show_progress, task_group
 from client_sim.scenario import ScenarioError, first_error
 from fedcs_client.api import AsyncApi
 from services.errors import FedCSError
@@ -170,7 +170,7 @@ class Campaign:
     async def run(self, planned_trials: Sequence[PlannedTrial], console: Console) -> None:
         """Run trials to their end, each from its last recorded round."""
         queue = TrialQueue(list(planned_trials))
-        with _progress(console) as progress:
+        with show_progress(console) as progress:
             overall = progress.add_task("all trials", total=len(planned_trials), note="")
 
             async def run_next() -> None:
@@ -180,10 +180,7 @@ class Campaign:
                     )
 
                     def show(line: ResultLine, best: float, bar: TaskID = bar) -> None:
-                        minutes = line.elapsed_s / 60
-                        progress.update(bar, completed=minutes, note=_note(line, best))
-                        if not console.is_terminal:  # no progress bar
-                            console.print(f"{line.trial}: {_note(line, best)}")
+                        progress.update(bar, completed=line.elapsed_s / 60, note=_note(line, best))
 
                     try:
                         await self._run_trial(planned, show)
@@ -220,16 +217,6 @@ def _note(line: ResultLine, best: float) -> str:
     return (
         f"{line.elapsed_s / 60:.4g} min, round {line.number}, {line.received} clients, "
         f"best accuracy {best:.3f}"
-    )
-
-
-def _progress(console: Console) -> Progress:
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=20),
-        TextColumn("{task.fields[note]}"),
-        TimeElapsedColumn(),
-        console=console,
     )
 
 

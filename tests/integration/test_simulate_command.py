@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -290,10 +291,13 @@ def test_an_interrupted_load_test_still_reports(stack: Stack, tmp_path: Path) ->
     with load(
         stack.service.base_url, "--clients", "20", "--report-every-s", "1", "--out", str(out)
     ) as process:
+        assert process.stdout is not None
+        progress = next(line for line in process.stdout if "answers" in line)
         eventually(lambda: _load_task(stack.service))
         process.send_signal(signal.SIGTERM)
         output, errors = process.communicate(timeout=300)
     assert process.returncode == 1, errors
+    assert re.match(r"seconds of load: \d+/120, under load, \d+ answers, \d+ errors, .* left$", progress)
     assert "ended early" in output
     assert json.loads(out.read_text())["ended_early"] is True
     assert stack.service.get("/tasks", params={"per_page": 1}).json()[0]["state"] == "cancelled"
