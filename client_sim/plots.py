@@ -21,6 +21,7 @@ from services.gantt import (
     MAX_ROWS,
     UPDATE_COLOUR,
     UPLOAD_COLOUR,
+    add_legend,
     new_chart,
     row_label,
 )
@@ -211,7 +212,7 @@ def draw_simulated_round(schedule: ScheduleResponse, slots: Sequence[SimulatedSl
         deadline_s = schedule.deadline_s - schedule.aggregation_s
         axes.axvline(deadline_s, color=DEADLINE_COLOUR, linewidth=1.5, label="upload deadline")
     axes.set_xlim(left=0)
-    figure.legend(loc="outside lower center", ncols=7, fontsize=8, frameon=False)
+    add_legend(figure, len(rows), columns=7)
     return to_png(figure)
 
 

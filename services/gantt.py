@@ -16,6 +16,8 @@ Plan: TypeAlias = PlanResponse | ScheduleResponse
 
 MAX_ROWS = 150
 """Rows in the chart; the title has the total number."""
+_MANY_ROWS = 15
+"""Longer charts have their axis and legend above as well: they do not fit on a screen."""
 
 DISTRIBUTION_COLOUR = "#b07f00"
 UPDATE_COLOUR = "#1d7a8c"
@@ -33,7 +35,7 @@ def draw_gantt(request: Terms, plan: Plan, file_format: Literal["png", "svg"]) -
     if request.deadline_s is not None:
         axes.axvline(request.deadline_s, color=DEADLINE_COLOUR, linewidth=1.5, label="deadline")
     axes.set_xlim(left=0)
-    figure.legend(loc="outside lower center", ncols=4, fontsize=8, frameon=False)
+    add_legend(figure, len(shown), columns=4)
     picture = BytesIO()
     # No date: the same plan gives the same bytes.
     figure.savefig(picture, format=file_format, metadata={"Date": None} if file_format == "svg" else {})
@@ -48,11 +50,20 @@ def new_chart(labels: Sequence[str], title: str) -> tuple[Figure, Axes]:
     axes.set_yticks(range(len(labels)), labels, fontsize=8)
     axes.set_ylim(rows - 0.5, -0.5)
     axes.set_xlabel("round time (s)")
+    if len(labels) > _MANY_ROWS:
+        axes.secondary_xaxis("top").set_xlabel("round time (s)")
     axes.set_title(title, fontsize=11, loc="left")
     axes.grid(axis="x", alpha=0.3)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
     return figure, axes
+
+
+def add_legend(figure: Figure, rows: int, columns: int) -> None:
+    """A legend below a chart, and above a long one, too."""
+    figure.legend(loc="outside lower center", ncols=columns, fontsize=8, frameon=False)
+    if rows > _MANY_ROWS:
+        figure.legend(loc="outside upper center", ncols=columns, fontsize=8, frameon=False)
 
 
 def _cells(plan: Plan) -> Mapping[str, float]:
@@ -92,9 +103,9 @@ def _draw_slots(
 
 
 def row_label(slot: Slot, *, with_cell: bool = False) -> str:
-    """The row label; dollar signs are escaped because they start a formula."""
+    """The row label; dollar signs are escaped because they start a formula. Long ids differ at their end."""
     client_id = escape_unprintable(slot.client_id)
-    name = client_id if len(client_id) <= 24 else f"{client_id[:23]}…"
+    name = client_id if len(client_id) <= 24 else f"…{client_id[-23:]}"
     cell = f"{slot.cell_id}  " if with_cell and isinstance(slot, CellSlot) else ""
     return f"{cell}{slot.order}  {name}".replace("$", r"\$")
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import operator_api
 import operator_api.dashboard
 from operator_api.dashboard.rendering import as_ago, as_bytes
 from operator_api.dashboard.task_form import FIELDS, GROUPS, TaskForm, read_task
@@ -16,10 +17,13 @@ from operator_api.dashboard.wording import (
     policy_name,
     with_labels,
 )
+from operator_api.planning import plan_round
 from services import gantt
+from services.contract.plans import PlanRequest
 from services.contract.tasks import TaskRequest
 from services.domain.rounds import CandidateOutcome
 from services.storage.events import Event
+from tests.integration.plan_requests import cell
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -34,6 +38,22 @@ def test_pages_and_pictures_have_the_same_colours() -> None:
         "deadline": gantt.DEADLINE_COLOUR,
     }
     assert {name: by_day[name] for name in drawn} == drawn
+    plan = Path(operator_api.__file__).parent / "templates" / "plan.html"
+    assert set(re.findall(r"#[0-9a-f]{6}", plan.read_text())) <= set(by_day.values())
+
+
+@pytest.mark.parametrize(("clients", "axes"), [(15, 1), (16, 2)])
+def test_a_long_chart_has_its_axis_and_legend_above_too(clients: int, axes: int) -> None:
+    request = PlanRequest.model_validate(cell(clients) | {"policy": "fl"})
+    chart = gantt.draw_gantt(request, plan_round(request), "svg").decode()
+    assert chart.count("<!-- round time (s) -->") == axes
+    assert chart.count("<!-- distribution -->") == axes
+
+
+def test_a_long_id_is_cut_at_its_front() -> None:
+    request = PlanRequest.model_validate(cell(1) | {"policy": "fl"})
+    slot = plan_round(request).slots[0].model_copy(update={"client_id": "a" * 23 + "$1"})
+    assert gantt.row_label(slot) == "1  …" + "a" * 21 + r"\$1"
 
 
 def test_every_field_of_a_task_is_in_the_form() -> None:
