@@ -216,6 +216,25 @@ def _running_task(service: httpx.Client) -> dict[str, Any] | None:
     return next((item for item in tasks if item["state"] == "running" and item["rounds"] > 2), None)
 
 
+@pytest.mark.long
+def test_a_demo_that_is_kept_serves_its_dashboard_until_ctrl_c(tmp_path: Path) -> None:
+    with start("demo", "--keep", "--out", str(tmp_path)) as process:
+        assert process.stdout is not None
+        lines = iter(process.stdout.readline, "")
+        url = next(lines).removeprefix("Dashboard: ").strip()
+        key = next(lines).removeprefix("Operator key: ").strip()
+        assert next(line for line in lines if "Stop with Ctrl-C" in line)
+        assert (tmp_path / "summary.json").exists()
+        headers = {"Authorization": f"Bearer {key}"}
+        tasks = httpx.get(f"{url}/tasks", headers=headers, timeout=60).json()
+        assert [task["state"] for task in tasks] == ["finished", "finished"]
+        assert httpx.get(f"{url}/dashboard/login", timeout=60).status_code == 200
+        started = _descendants(process.pid)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=300)
+    eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in started) or None)
+
+
 @pytest.mark.parametrize(
     ("moment", "stop"),
     [("starting", signal.SIGINT), ("running", signal.SIGTERM), ("running", signal.SIGKILL)],
