@@ -42,8 +42,11 @@ def load_events(
     """The newest events, and where to go on."""
     found, following = store.searches.events(group, about, before, most)
     names = store.searches.task_names({event.task_id for event in found if event.task_id})
+    keys = store.searches.key_names({event.data["key_id"] for event in found if "key_id" in event.data})
     rows = [
-        EventRow(event, describe_event(event), event_tone(event.kind), names.get(event.task_id or "", ""))
+        EventRow(
+            event, describe_event(event, keys), event_tone(event.kind), names.get(event.task_id or "", "")
+        )
         for event in found
     ]
     return rows, following

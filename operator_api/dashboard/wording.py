@@ -179,14 +179,14 @@ _EVENTS = {
     "channel.replaced": "Selected in the place of another client",
     "clients.enrolled": "Clients enrolled: {number}",
     "client.removed": "Client removed",
-    "key.revoked": "Key {key_id} revoked",
+    "key.revoked": "Key {key} revoked",
     "cell.added": "Cell {cell_id} added",
     "cell.changed": "Cell {cell_id} changed",
     "cell.removed": "Cell {cell_id} removed",
 }
 
 
-def describe_event(event: Event) -> str:
+def describe_event(event: Event, key_names: Mapping[str, str]) -> str:
     """An event in a sentence; one that has no words of its own goes by its kind."""
     thing, _, what = event.kind.partition(".")
     what = what.replace("_", " ")
@@ -197,6 +197,8 @@ def describe_event(event: Event) -> str:
         sentence = "Job {job} " + what + (": {error}" if "error" in event.data else "")
     try:
         data = {**event.data, "job": str(event.data.get("job")).replace("_", " ")}
+        if "key_id" in event.data:
+            data["key"] = key_names.get(event.data["key_id"], event.data["key_id"])
         return (sentence or f"{thing} {what}".capitalize()).format_map(data)
     except (KeyError, TypeError, ValueError):  # an event of an older version
         return f"{thing} {what}".capitalize()

@@ -130,6 +130,11 @@ class Searches(Repository):
         query = select(tasks.c.task_id, _TASK_NAME).where(tasks.c.task_id.in_(task_ids))
         return {task_id: name for task_id, name in self._connection.execute(query)}  # noqa: C416
 
+    def key_names(self, key_ids: Collection[str]) -> dict[str, str]:
+        """The names of these keys, by id; keys without a name are missing, and those that were deleted."""
+        query = select(api_keys.c.key_id, api_keys.c.name).where(api_keys.c.key_id.in_(key_ids))
+        return {key_id: name for key_id, name in self._connection.execute(query) if name}
+
     def clients(self, search: ClientSearch, fresh_since: datetime, paging: Paging) -> Slice[FoundClient]:
         """The clients that are wanted; those with a report observed since a time are reporting."""
         query = select(clients.c.serial, clients.c.client_id, clients.c.cell_id, clients.c.enrolled_at)

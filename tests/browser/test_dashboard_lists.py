@@ -115,6 +115,8 @@ def test_make_and_revoke_a_key(operator_page: Page, service: httpx.Client) -> No
     row.get_by_role("button", name="Revoke the key").click()
     expect(row).to_contain_text("revoked")
     assert httpx.get(tasks, headers=bearer, timeout=60).status_code == 401
+    page.goto("/dashboard/activity?group=key")
+    expect(page.locator("#events tbody tr").first).to_contain_text("Key grafana revoked")
 
 
 def test_activity_is_live_and_filtered(operator_page: Page, here: Site) -> None:

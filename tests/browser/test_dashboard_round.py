@@ -197,10 +197,13 @@ def test_a_round_that_failed_and_one_that_does_not_exist(
     set_model(service, task["task_id"])
     _visit(page, open_round(service, task["task_id"]))
     expect(page.locator("#state")).to_contain_text("failed")
-    expect(page.locator("#state")).to_contain_text("TOO_FEW_CLIENTS")
+    expect(page.locator("#state")).to_contain_text("Too few clients could be selected")
     expect(page.locator("#no-chart")).to_contain_text("No client has a slot in this round.")
     expect(page.locator("#gantt")).to_be_hidden()
     expect(_row(page, client_id)).to_contain_text("Too slow: would not finish before the deadline. It adds")
+
+    page.goto(f"/dashboard/tasks/{task['task_id']}")
+    expect(page.locator("#rounds tbody")).to_contain_text("too few clients")
 
     page.goto("/dashboard/rounds/round-0000000000000000")
     expect(page.get_by_role("heading", name="Not Found")).to_be_visible()

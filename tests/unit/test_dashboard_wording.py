@@ -133,15 +133,18 @@ def test_parameters_of_others_and_emptied_fields() -> None:
 
 
 def test_events_in_sentences() -> None:
-    assert describe_event(Event("round.aggregated", NOW, data={"number": 3})) == "Round 3 aggregated"
-    assert describe_event(Event("model.evaluated", NOW, data={"version": 2, "accuracy": 0.5})) == (
+    assert describe_event(Event("round.aggregated", NOW, data={"number": 3}), {}) == "Round 3 aggregated"
+    assert describe_event(Event("model.evaluated", NOW, data={"version": 2, "accuracy": 0.5}), {}) == (
         "Model version 2 evaluated: accuracy 50.0%"
     )
-    assert describe_event(Event("job.failed", NOW, data={"job": "train_client", "error": "{x}"})) == (
+    assert describe_event(Event("job.failed", NOW, data={"job": "train_client", "error": "{x}"}), {}) == (
         "Job train client failed: {x}"
     )
-    assert describe_event(Event("round.aggregated", NOW)) == "Round aggregated", "of an older version"
-    assert describe_event(Event("something.new_here", NOW)) == "Something new here"
+    assert describe_event(Event("round.aggregated", NOW), {}) == "Round aggregated", "of an older version"
+    assert describe_event(Event("something.new_here", NOW), {}) == "Something new here"
+    revoked = Event("key.revoked", NOW, data={"key_id": "key-1"})
+    assert describe_event(revoked, {"key-1": "grafana"}) == "Key grafana revoked"
+    assert describe_event(revoked, {}) == "Key key-1 revoked"
 
 
 def test_words() -> None:
