@@ -1,9 +1,10 @@
 """``GET /dashboard/cell``: positions, resources and selections of the clients, and held resource blocks."""
 
-import hashlib
+import math
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
+from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
@@ -98,7 +99,13 @@ def load_cell(database: Database, task_id: str | None, cell_id: str | None) -> d
             "enrolled": len(enrolled),
             "sampled": len(sampled),
             "round": None if round_ is None else _round(round_, task, len(selected)),
-            **_clients(store, task, sampled, sample(np.intersect1d(selected, enrolled), MOST_CLIENTS), cell),
+            **_clients(
+                store,
+                task,
+                sampled,
+                sample(np.intersect1d(selected, enrolled, assume_unique=True), MOST_CLIENTS),
+                cell,
+            ),
             "fairness": None if task is None else _fairness(store, task, enrolled, cell),
             "blocks": None if cell is None else load_blocks(store, cell.cell_id, database.now()),
         }
@@ -188,8 +195,7 @@ def _map(throughput_bps: PerClient, client_ids: list[str], radio: RadioModel) ->
 
 def direction(client_id: str) -> float:
     """Where a client is drawn, as an angle: arbitrary, and always the same."""
-    digest = hashlib.blake2b(client_id.encode(), digest_size=4).digest()
-    return float(2 * np.pi * int.from_bytes(digest) / 2**32)
+    return 2 * math.pi * crc32(client_id.encode()) / 2**32
 
 
 def _histogram(values: PerClient, *, logarithmic: bool = False) -> dict[str, Any]:

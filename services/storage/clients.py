@@ -237,7 +237,7 @@ class Clients(Repository):
         """The ids of these clients by serial, without those that were removed meanwhile."""
         _, number = numbers_table(self._connection, serials)
         query = select(clients.c.serial, clients.c.client_id).where(clients.c.serial.in_(select(number)))
-        return {serial: client_id for serial, client_id in self._connection.execute(query)}  # noqa: C416
+        return dict(self._connection.execute(query).all())
 
     def sample(self, most: int) -> npt.NDArray[np.int64]:
         """The serials of about so many clients at most, evenly spread over all; always the same ones."""
