@@ -1,5 +1,6 @@
 """Clients, keys and activity as an operator uses them; all pages, on desktop and phone, light and dark."""
 
+import re
 from collections.abc import Iterator
 
 import httpx
@@ -130,6 +131,8 @@ def test_activity_is_live_and_filtered(operator_page: Page, here: Site) -> None:
     page.get_by_label("What").select_option("update")
     page.get_by_role("button", name="Apply").click()
     expect(page.locator("#events tbody tr")).to_have_count(len(keys))
+    about = page.locator("#events td[data-label=About]").first
+    expect(about).to_have_text(re.compile(f" round ({'|'.join(keys)})"))
     page.goto("/dashboard/activity?before=3")
     expect(page.locator("#events tbody tr")).to_have_count(2)
     page.get_by_role("link", name="Newest").click()
@@ -171,6 +174,8 @@ def test_every_page_at_both_widths_in_both_colour_schemes(operator_page: Page, h
     task, keys = live_task(here, name=HOSTILE[0])
     play_round(here, task["task_id"], keys, 0.4)
     round_id = open_round(service, task["task_id"])["round_id"]
+    idle, its_keys = live_task(here)
+    play_round(here, idle["task_id"], its_keys, 0.4)
     paths = [
         "/",
         "/dashboard/tasks",
@@ -191,6 +196,9 @@ def test_every_page_at_both_widths_in_both_colour_schemes(operator_page: Page, h
         page.emulate_media(color_scheme="light")
         page.goto(path)
         _assert_no_overflow(page)
+        if path == "/dashboard/tasks":  # no action is hidden
+            table = page.locator("#tasks .table-box")
+            assert table.evaluate("(box) => box.scrollWidth <= box.clientWidth")
         page.set_viewport_size({"width": 390, "height": 800})
         _assert_no_overflow(page)
         if place < OLDER_PAGES:  # test_dashboard_accessibility checks those

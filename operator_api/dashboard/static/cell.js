@@ -87,7 +87,9 @@ function showBlocks(blocks) {
   const figure = Bokeh.Plotting.figure({
     ...NO_TOUCH, height: 320, sizing_mode: "stretch_width", toolbar_location: "above", x_axis_type: "datetime",
     x_range: [now - SHOWN_MS, now], y_range: [0, blocks.resource_blocks], y_axis_label: "resource block",
+    x_axis_label: "time (UTC)",
   });
+  figure.xaxis.formatter = new Bokeh.DatetimeTickFormatter({ minutes: "%H:%M", hourmin: "%H:%M", hours: "%H:%M" });
   const held_by = new Bokeh.ColumnDataSource({ data: {
     left: from_ms, right: until_ms.map((until) => until ?? now), bottom: first, top: first.map((block, row) => block + count[row]),
     task, number, fill: task_id.map((id) => colours[tasks.indexOf(id) % colours.length]),
@@ -213,6 +215,7 @@ function drawBars(id, left, right, top, axis = {}) {
   figure.quad({ left, right, top, bottom: 0, fill_color: colour("--series-1"), line_color: colour("--surface") });
   figure.y_range.start = 0;
   figure.xaxis.formatter = plainly();
+  figure.xaxis.major_label_policy = new Bokeh.NoOverlap();
   if (axis.type === "log") figure.xaxis.ticker = logTicks(left[0], right.at(-1));
   if (axis.ticks) figure.xaxis.ticker = new Bokeh.FixedTicker({ ticks: axis.ticks });
   dress(figure);

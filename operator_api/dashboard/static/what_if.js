@@ -108,7 +108,7 @@ function drawSchedule(plan) {
   const places = slots.client_id.map((_, place) => place + 1);
   const figure = Bokeh.Plotting.figure({
     ...NO_TOUCH, height: 140 + Math.min(rows, MOST_LABELS) * 16, sizing_mode: "stretch_width",
-    x_axis_label: "time in the round (s)", y_axis_label: "place in upload order",
+    toolbar_location: "above", x_axis_label: "time in the round (s)", y_axis_label: "place in upload order",
     x_range: new Bokeh.Range1d({ start: 0, end: 1.05 * Math.max(round_deadline_s ?? 0, ...slots.window_end_s) }),
     y_range: new Bokeh.Range1d({ start: Math.max(rows, 3) + 0.7, end: 0.3 }),
   });
@@ -137,7 +137,7 @@ function drawCurve(plan) {
   const { deadline_s: x, clients: y } = found.curve;
   const figure = Bokeh.Plotting.figure({
     ...NO_TOUCH, height: 260, sizing_mode: "stretch_width",
-    x_axis_label: "round deadline (s)", y_axis_label: "clients selected",
+    toolbar_location: "above", x_axis_label: "round deadline (s)", y_axis_label: "clients selected",
   });
   figure.line({ x, y, line_color: colour("--series-1"), line_width: 2 });
   const glyphs = figure.scatter({ x, y, size: 6, color: colour("--series-1") });
