@@ -24,10 +24,10 @@ QUICK = ("--phases", ",".join(QUICK_PHASES).lower(), "--max-examples", "2")
 """A sample: two requests of each phase for each operation."""
 
 
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
-    """A service of its own: schemathesis leaves nothing as it was."""
-    with running_service(tmp_path_factory.mktemp("data")) as client:
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[httpx.Client]:
+    """A service for each run: schemathesis leaves nothing as it was."""
+    with running_service(tmp_path) as client:
         widen_default_cell(client)
         yield client
 

@@ -35,7 +35,7 @@ def test_commands_run(page: Path, tmp_path: Path) -> None:
     script = "set -euo pipefail\ntrap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n" + _script(page)
     done = subprocess.run(
         # It ends what the script started, too, if that takes too long.
-        ["timeout", "--kill-after=30", "300", "bash", "-c", script.replace("8000", port)],
+        ["timeout", "--kill-after=30", "1800", "bash", "-c", script.replace("8000", port)],
         cwd=tmp_path,
         env=os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
         capture_output=True,

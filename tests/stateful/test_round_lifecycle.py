@@ -21,6 +21,7 @@ from sqlalchemy import insert, select
 
 from services.contract.tasks import TaskRequest
 from services.domain import jobs as stored_jobs
+from services.domain.cells import DEFAULT_CELL
 from services.domain.clipping import AggregationRecord
 from services.domain.jobs import JobKind, JobState
 from services.domain.nanoseconds import to_seconds
@@ -106,6 +107,7 @@ def to_request(terms: Terms, labels: dict[str, str]) -> TaskRequest:
         idle_timeout_s=float(terms.idle_s),
         model_size_bytes=1_250_000,
         labels=labels,
+        seed=0,
     )
 
 
@@ -539,6 +541,9 @@ def test_a_round_lives_as_the_model_says(
     postgres_url = request.getfixturevalue("postgres_url") if kind == "postgresql" else ""
     RoundLife.database = Database(new_database(kind, tmp_path, postgres_url))
     migrate(RoundLife.database)
+    with RoundLife.database.unit_of_work() as uow:  # rounds of earlier examples stay open
+        uow.cells.change(DEFAULT_CELL, resource_blocks=10_000)
+        uow.commit()
     run_state_machine_as_test(
         RoundLife,
         settings=settings(
