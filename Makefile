@@ -4,7 +4,7 @@ SEED ?= 1
 MINUTES ?= 30
 VENV := .venv
 BIN := $(VENV)/bin
-PYTEST := $(BIN)/pytest --numprocesses 3 --dist worksteal
+PYTEST := $(BIN)/pytest --numprocesses 4 --dist worksteal
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
