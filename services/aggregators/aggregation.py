@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from services.aggregators.updates import Contribution, ModelReader, ReceivedModel, RoundUpdates
+from services.aggregators.updates import Contribution, LastStep, ModelReader, ReceivedModel, RoundUpdates
 from services.domain.clipping import (
     AggregationRecord,
     ClipTerms,
@@ -102,6 +102,7 @@ def aggregate_updates(
     """
     current = ModelReader(model, received)
     bounded = clipping.factor is not None
+    last_model = previous if aggregator.averages_steps else None
 
     def run(
         used: Sequence[ReceivedUpdate], weights: Mapping[str, int], scales: Mapping[str, StepScales]
@@ -115,6 +116,7 @@ def aggregate_updates(
                 current,
                 contributions,
                 encoding=encoding or Float32(),
+                last_step=None if last_model is None else LastStep(current.blocks, model, last_model),
                 bounded=bounded,
                 progress=progress,
             ) as readers,
@@ -126,8 +128,7 @@ def aggregate_updates(
                 for given, reader in zip(contributions, readers, strict=True)
             }
             norms = [influence.norms.parameters for influence in influences.values()]
-            last_model = previous if aggregator.averages_steps else None
-            moments = readers.total.moments(norms, model, last_model)
+            moments = readers.total.moments(norms)
         return next_model, next_state, influences, moments
 
     unscaled = {update.client_id: StepScales() for update in updates}

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 
@@ -95,13 +96,31 @@ class StepBuffer:
         return float(sum(np.vecdot(rows, rows).tolist())) + float(np.dot(rest, rest))
 
 
-class StepSum:
-    """The sum of all clients' steps, of the parameters only."""
+class LastStep:
+    """The step that the round before made: the stored model of this round less the version before it."""
 
-    def __init__(self, model: ModelReader) -> None:
-        self._blocks = [block for block in model.blocks if block.kind is TensorKind.PARAMETERS]
-        self._model = model
+    def __init__(self, blocks: Sequence[Block], model: Path, previous: Path) -> None:
+        self.files = [TensorFile(path, BlockBuffer(blocks)) for path in (model, previous)]
+
+    def product(self, block: Block, step: FloatArray) -> float:
+        """The inner product with a step of one block."""
+        own = np.subtract(*(file.read(block) for file in self.files), dtype=np.float32)
+        return float(np.vecdot(step, own))
+
+
+class StepSum:
+    """What the clients' steps have in common, of the parameters only.
+
+    The steps of a block are added up; when every client's is there, the sum is measured and dropped.
+    """
+
+    def __init__(self, clients: int, last_step: LastStep | None) -> None:
+        self._clients = clients
+        self._last_step = last_step
         self._sums: dict[int, FloatArray] = {}
+        self._missing: dict[int, int] = {}
+        self._square = 0.0
+        self._product = 0.0
 
     def add(self, block: Block, step: FloatArray) -> None:
         """Add a client's step of one block."""
@@ -111,25 +130,20 @@ class StepSum:
             self._sums[block.index] += step
         else:
             self._sums[block.index] = step.copy()
+            self._missing[block.index] = self._clients
+        self._missing[block.index] -= 1
+        if not self._missing[block.index]:
+            sum_ = self._sums.pop(block.index)
+            self._square += float(np.vecdot(sum_, sum_))
+            if self._last_step is not None:
+                self._product += self._last_step.product(block, sum_)
 
-    def moments(self, norms: Sequence[float], model: Path, previous: Path | None) -> StepMoments:
-        """What the steps, of clients with these norms, have in common with each other and the last step.
-
-        ``model`` is the stored model of the round, ``previous`` the version before it.
-        """
-        clients = len(norms)
-        square = sum(float(np.vecdot(sum_, sum_)) for sum_ in self._sums.values())
-        product = None
-        if previous is not None:
-            now, before = (TensorFile(path, BlockBuffer(self._model.blocks)) for path in (model, previous))
-            product = 0.0
-            with now, before:
-                for block in self._blocks:
-                    last_step = np.subtract(now.read(block), before.read(block), dtype=np.float32)
-                    product += float(np.vecdot(self._sums[block.index], last_step))
-            product /= clients
+    def moments(self, norms: Sequence[float]) -> StepMoments:
+        """What the steps, of clients with these norms, have in common with each other and the last step."""
+        clients = self._clients
         mean_square = sum(norm * norm for norm in norms) / clients
-        return StepMoments(clients, mean_square, square / clients**2, product)
+        product = None if self._last_step is None else self._product / clients
+        return StepMoments(clients, mean_square, self._square / clients**2, product)
 
 
 class UpdateReader:
@@ -199,14 +213,16 @@ class RoundUpdates:
         contributions: Sequence[Contribution],
         *,
         encoding: Encoding,
+        last_step: LastStep | None,
         bounded: bool,
         progress: Callable[[float], None],
     ) -> None:
         self._model = model
+        self._last_step = last_step
         self._progress = progress
         self._opened = ExitStack()
         buffer, step = BlockBuffer(model.blocks), StepBuffer()
-        self.total = StepSum(model)
+        self.total = StepSum(len(contributions), last_step)
         self._files = [
             EncodedFile(given.path, buffer, model.layout, encoding, model) for given in contributions
         ]
@@ -215,7 +231,9 @@ class RoundUpdates:
             for given, file in zip(contributions, self._files, strict=True)
         ]
 
-    def __enter__(self) -> "RoundUpdates":
+    def __enter__(self) -> Self:
+        for version in [] if self._last_step is None else self._last_step.files:
+            self._opened.enter_context(version)
         for file in self._files[:_MAX_OPEN_FILES]:
             self._opened.enter_context(file)
         return self
