@@ -1,4 +1,4 @@
-"""Throughput and memory of uploads, compared with a handler that only writes a file.
+"""Throughput and memory of uploads, compared with a handler that only writes a file; encoded beside float32.
 
 python -m benchmarks.uploads
 """
@@ -21,6 +21,8 @@ from rich.table import Table
 from safetensors.numpy import save
 
 from benchmarks.servers import python_server
+from services.tensors.encoded_files import encode_file
+from services.tensors.encodings import ENCODINGS, make_encoding
 
 _MODEL_BYTES = 18_300_000
 _CLIENTS = 50
@@ -79,10 +81,34 @@ def main() -> None:
             seconds = _send_all(service, uploads, 1)
             grown_mb = (_peak_bytes(process.pid) - before) / _MEGABYTE
         table.add_row("s for an update of 1 GB", f"{seconds:.1f}", "", f"{grown_mb:.0f} MB more", "")
-    console.print(table)
+        console.print(table)
+        console.print(_encoded(service, console))
 
 
-def _new_round(service: httpx.Client, size_bytes: int, clients: int) -> list[Upload]:
+def _encoded(service: httpx.Client, console: Console) -> Table:
+    """Updates per second in each encoding."""
+    table = Table(title="Updates of the same model, encoded", title_justify="left")
+    for name in ("encoding", "MB", "updates/s", "ratio to float32", "goal"):
+        table.add_column(name, justify="left" if name == "encoding" else "right")
+    seconds: dict[str, list[float]] = {name: [] for name in ENCODINGS}
+    sizes = {}
+    for run in range(_RUNS):
+        for name in ENCODINGS:
+            with console.status(f"{name}: run {run + 1} of {_RUNS}"):
+                uploads = _new_round(service, _MODEL_BYTES, _CLIENTS, name)
+                sizes[name] = len(uploads[0].body) / _MEGABYTE
+                seconds[name].append(_send_all(service, uploads, 4))
+    for name, taken in seconds.items():
+        ratio = statistics.median(f / t for f, t in zip(seconds["float32"], taken, strict=True))
+        rate = _CLIENTS / statistics.median(taken)
+        goal = "≥ 1.5" if name == "int8" else ""
+        table.add_row(name, f"{sizes[name]:.1f}", f"{rate:.1f}", f"{ratio:.2f}", goal)
+    return table
+
+
+def _new_round(
+    service: httpx.Client, size_bytes: int, clients: int, encoding: str = "float32"
+) -> list[Upload]:
     """Open a round and prepare the upload of each client."""
     label = {"run": hashlib.sha256(str(time.time_ns()).encode()).hexdigest()[:16]}
     ids = [f"{label['run']}-{n}" for n in range(clients)]
@@ -96,21 +122,31 @@ def _new_round(service: httpx.Client, size_bytes: int, clients: int) -> list[Upl
     _post(
         service, "/reports/batch", {"reports": [{"client_id": client_id, **resources} for client_id in ids]}
     )
-    terms = {"policy": "fl", "round_deadline_s": 1e6, "request_fraction": 1, "clock": "simulated"}
-    task_id = _post(service, "/tasks", {**terms, "labels": label})["task_id"]
-    weights = np.zeros(size_bytes // 4, np.float32)
-    service.put(f"/tasks/{task_id}/models/0", content=save({"weights": weights})).raise_for_status()
+    terms: dict[str, Any] = {
+        "policy": "fl",
+        "round_deadline_s": 1e6,
+        "request_fraction": 1,
+        "clock": "simulated",
+    }
+    terms |= {"update_encoding": encoding, "labels": label}
+    task_id = _post(service, "/tasks", terms)["task_id"]
+    weights = np.random.default_rng(0).normal(0, 0.05, size_bytes // 4).astype(np.float32)
+    model = save({"weights": np.zeros_like(weights)})
+    service.put(f"/tasks/{task_id}/models/0", content=model).raise_for_status()
     round_id = _post(service, "/rounds", {"task_id": task_id})["round_id"]
     uploads = []
     for number, client_id in enumerate(ids):
         weights[0] = number + 1  # different content for each client
         body = save({"weights": weights})
+        if encoding != "float32":
+            body = b"".join(encode_file(make_encoding(encoding, 0.1), body, seed=number, received=model))
         digest = base64.b64encode(hashlib.sha256(body).digest()).decode()
         headers = {
             "Authorization": f"Bearer {keys[client_id]}",
             "Content-Digest": f"sha-256=:{digest}:",
             "Fedcs-Data-Samples": "100",
             "Fedcs-Elapsed-S": "1",
+            "Fedcs-Encoding": encoding,
         }
         uploads.append(Upload(f"/rounds/{round_id}/updates/{client_id}", headers, body))
     return uploads

@@ -125,7 +125,8 @@ def _example(model: type[BaseModel]) -> dict[str, Any]:
 def _assigned(model: bytes, etag: str, **changes: object) -> bytes:
     """An answer with one round that trains this model."""
     (found,) = _example(AssignmentsResponse)["assignments"]
-    found |= {"model_digest": hashlib.sha256(model).hexdigest(), "starts_in_s": 0.0, **changes}
+    digest = hashlib.sha256(model).hexdigest()
+    found |= {"model_digest": digest, "starts_in_s": 0.0, "channel": None, **changes}
     return answer("200 OK", json.dumps({"assignments": [found]}).encode(), f"ETag: {etag}")
 
 
