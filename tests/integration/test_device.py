@@ -126,8 +126,8 @@ def _assigned(model: bytes, etag: str, **changes: object) -> bytes:
     """An answer with one round that trains this model."""
     (found,) = _example(AssignmentsResponse)["assignments"]
     digest = hashlib.sha256(model).hexdigest()
-    found |= {"model_digest": digest, "starts_in_s": 0.0, "channel": None, **changes}
-    return answer("200 OK", json.dumps({"assignments": [found]}).encode(), f"ETag: {etag}")
+    assignment = {**found, "model_digest": digest, "starts_in_s": 0.0, "channel": None, **changes}
+    return answer("200 OK", json.dumps({"assignments": [assignment]}).encode(), f"ETag: {etag}")
 
 
 def _refused(status: str, cause: str) -> bytes:
