@@ -83,7 +83,8 @@ def test_the_base_has_an_exact_version() -> None:
 
 def test_a_build_is_given_the_code_and_nothing_else() -> None:
     context = build_context()
-    code = {"services", "operator_api", "trainer_worker", "client_sim", "migrations"}
+    pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    code = set(pyproject["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"])
     files = {"LICENSE", "README.md", "constraints.txt", "pyproject.toml"}
     assert {path.split("/")[0] for path in context} == code | files
     assert not [path for path in context if "__pycache__" in path]
