@@ -111,7 +111,7 @@ def to_request(terms: Terms, labels: dict[str, str]) -> TaskRequest:
     )
 
 
-class RoundLife(RuleBasedStateMachine):
+class RoundLifecycle(RuleBasedStateMachine):
     """Each rule does something to the service and to the model, and compares what they say of it."""
 
     database: ClassVar[Database]
@@ -535,17 +535,17 @@ class RoundLife(RuleBasedStateMachine):
     ("kind", "examples"),
     [("sqlite", 20), ("postgresql", 5), pytest.param("sqlite", 150, marks=pytest.mark.long)],
 )
-def test_a_round_lives_as_the_model_says(
+def test_rounds_follow_the_model(
     kind: str, examples: int, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     postgres_url = request.getfixturevalue("postgres_url") if kind == "postgresql" else ""
-    RoundLife.database = Database(new_database(kind, tmp_path, postgres_url))
-    migrate(RoundLife.database)
-    with RoundLife.database.unit_of_work() as uow:  # rounds of earlier examples stay open
+    RoundLifecycle.database = Database(new_database(kind, tmp_path, postgres_url))
+    migrate(RoundLifecycle.database)
+    with RoundLifecycle.database.unit_of_work() as uow:  # rounds of earlier examples stay open
         uow.cells.change(DEFAULT_CELL, resource_blocks=10_000)
         uow.commit()
     run_state_machine_as_test(
-        RoundLife,
+        RoundLifecycle,
         settings=settings(
             max_examples=examples,
             stateful_step_count=50,
@@ -555,4 +555,4 @@ def test_a_round_lives_as_the_model_says(
             suppress_health_check=list(HealthCheck),
         ),
     )
-    RoundLife.database.close()
+    RoundLifecycle.database.close()
