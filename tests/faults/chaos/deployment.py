@@ -68,15 +68,15 @@ async def running_deployment(directory: Path, timing: Timing, rng: Random) -> As
     with _small_disks() as (models_disk, database_disk):
         async with AsyncExitStack() as running:
             deployment = await _lay_out(directory, timing, rng, models_disk, database_disk, running)
-            lives = [asyncio.create_task(process.run()) for process in deployment.processes]
-            running.push_async_callback(_end, lives)
+            supervisors = [asyncio.create_task(process.run()) for process in deployment.processes]
+            running.push_async_callback(_end, supervisors)
             yield deployment
 
 
-async def _end(lives: list[asyncio.Task[None]]) -> None:
-    for life in lives:
-        life.cancel()
-    await asyncio.gather(*lives, return_exceptions=True)
+async def _end(supervisors: list[asyncio.Task[None]]) -> None:
+    for supervisor in supervisors:
+        supervisor.cancel()
+    await asyncio.gather(*supervisors, return_exceptions=True)
 
 
 @contextmanager

@@ -119,9 +119,9 @@ async def _run_workload(
     """Run the workload while faults are injected; how long it took to end afterwards, and what failed."""
     failures: list[str] = []
 
-    async def guarded(name: str, life: Coroutine[Any, Any, None]) -> None:
+    async def guarded(name: str, coroutine: Coroutine[Any, Any, None]) -> None:
         try:
-            await life
+            await coroutine
         except Exception as error:
             injector.say(f"{name} failed: {error!r}")
             failures.append(f"{name} failed: {error!r}")
@@ -130,19 +130,19 @@ async def _run_workload(
     endless = [asyncio.create_task(guarded("who watches the events", workload.follow(watching)))]
     await watching.wait()
     endless.append(asyncio.create_task(guarded("the heartbeat", workload.beat())))
-    lives = [
+    finite = [
         asyncio.create_task(guarded("the wall-clock cell", workload.live_by_the_wall())),
         *(asyncio.create_task(guarded(cell, workload.simulate(cell))) for cell in ("north", "south")),
     ]
     await injector.rage()
     ended_s = time.monotonic()
     injector.say("the last fault is over; waiting for the tasks to end")
-    await asyncio.wait(lives, timeout=injector.timing.settle_s)
+    await asyncio.wait(finite, timeout=injector.timing.settle_s)
     settled_s = time.monotonic() - ended_s
     await _calm(database, workload, injector.timing.settle_s)
-    for life in (*endless, *lives):
-        life.cancel()
-    await asyncio.gather(*endless, *lives, return_exceptions=True)
+    for task in (*endless, *finite):
+        task.cancel()
+    await asyncio.gather(*endless, *finite, return_exceptions=True)
     return settled_s, failures
 
 
