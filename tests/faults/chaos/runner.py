@@ -93,16 +93,16 @@ class _FaultInjector:
         disks = {"model store": self.deployment.models_disk, "database": self.deployment.database_disk}
         return [f"disk full: {name}" for name, disk in disks.items() if not disk.is_small]
 
-    async def rage(self) -> None:
+    async def inject_faults(self) -> None:
         kinds, order = kinds_for(self.deployment), Random(self.seed)
         began_s = time.monotonic()
-        deck: list[str] = []
+        remaining: list[str] = []
         while time.monotonic() - began_s < self.duration_s:
             # Each has rng of its own: how many a fault needs depends on what it finds.
             rng = Random(f"{self.seed} {len(self.injected)}")
             await asyncio.sleep(rng.uniform(*self.timing.pause_s))
-            deck = deck or order.sample(sorted(kinds), len(kinds))
-            kind = deck.pop()
+            remaining = remaining or order.sample(sorted(kinds), len(kinds))
+            kind = remaining.pop()
             fault_began_s = time.monotonic()
             await kinds[kind](self.timing, rng)
             self.injected.append(InjectedFault(kind, fault_began_s, time.monotonic()))
@@ -127,26 +127,26 @@ async def _run_workload(
             failures.append(f"{name} failed: {error!r}")
 
     watching = asyncio.Event()
-    endless = [asyncio.create_task(guarded("who watches the events", workload.follow(watching)))]
+    endless = [asyncio.create_task(guarded("the event listener", workload.follow(watching)))]
     await watching.wait()
-    endless.append(asyncio.create_task(guarded("the heartbeat", workload.beat())))
+    endless.append(asyncio.create_task(guarded("the reporting client", workload.post_reports())))
     finite = [
-        asyncio.create_task(guarded("the wall-clock cell", workload.live_by_the_wall())),
+        asyncio.create_task(guarded("the wall-clock cell", workload.run_wall_clock_tasks())),
         *(asyncio.create_task(guarded(cell, workload.simulate(cell))) for cell in ("north", "south")),
     ]
-    await injector.rage()
+    await injector.inject_faults()
     ended_s = time.monotonic()
     injector.say("the last fault is over; waiting for the tasks to end")
     await asyncio.wait(finite, timeout=injector.timing.settle_s)
     settled_s = time.monotonic() - ended_s
-    await _calm(database, workload, injector.timing.settle_s)
+    await _wait_until_idle(database, workload, injector.timing.settle_s)
     for task in (*endless, *finite):
         task.cancel()
     await asyncio.gather(*endless, *finite, return_exceptions=True)
     return settled_s, failures
 
 
-async def _calm(database: Database, workload: Workload, within_s: float) -> None:
+async def _wait_until_idle(database: Database, workload: Workload, within_s: float) -> None:
     """Wait until workers have nothing to do and all that injected has been told; no longer than this."""
     until_s = time.monotonic() + within_s
     while time.monotonic() < until_s:

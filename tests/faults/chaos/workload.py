@@ -24,7 +24,7 @@ _SIMULATED_DEADLINE_S = 600.0
 _DEVICES = 5
 _POLL_S = 5.0
 _PAUSE_S = 0.2
-_HEARTBEAT_S = 0.25
+_REPORT_EVERY_S = 0.25
 
 
 @dataclass
@@ -76,7 +76,7 @@ class Workload:
                 self.api, scenario, name=f"{cell}-{number}", training=True, on_round=lambda _: None
             )
 
-    async def live_by_the_wall(self) -> None:
+    async def run_wall_clock_tasks(self) -> None:
         """Let devices take part in one wall-clock task after another, whose rounds the service opens."""
         enrolled = await self.api.send(
             endpoints.enrol_clients(
@@ -93,12 +93,14 @@ class Workload:
             for device in devices:
                 device.cancel()
 
-    async def beat(self) -> None:
-        """Post a report every moment, for ever: how long it takes tells whether the service is there."""
-        enrolled = await self.api.send(endpoints.enrol_clients([EnrolmentRequest(client_id="heart")]))
+    async def post_reports(self) -> None:
+        """Post reports without end: the time of each shows whether the service answers."""
+        enrolled = await self.api.send(
+            endpoints.enrol_clients([EnrolmentRequest(client_id="reporting-client")])
+        )
         while True:
-            await self._report("heart", enrolled.clients[0].api_key)
-            await asyncio.sleep(_HEARTBEAT_S)
+            await self._report("reporting-client", enrolled.clients[0].api_key)
+            await asyncio.sleep(_REPORT_EVERY_S)
 
     async def _wall_task(self) -> None:
         task = TaskRequest(
