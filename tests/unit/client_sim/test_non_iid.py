@@ -1,7 +1,7 @@
 from pathlib import Path
 
 from client_sim.reproduction.campaign import read_campaign
-from client_sim.reproduction.non_iid import LAST_MINUTES, SEED, STUDY, write_study
+from client_sim.reproduction.non_iid import LAST_MINUTES, ON_CIFAR_10, SEED, STUDY, write_study
 from client_sim.reproduction.results_file import open_results
 from client_sim.reproduction.rows import Trial, scenario_of
 from services.domain.tasks import PartitionScheme
@@ -29,7 +29,7 @@ def test_each_row_makes_a_task_and_differs_from_the_row_it_is_compared_with() ->
 
 def test_the_campaign_runs_all_rows_but_that_of_the_paper() -> None:
     planned = read_campaign(DOCS / "non-iid-campaign.toml")
-    rows = [study.row for name, study in STUDY.items() if name != "paper"]
+    rows = [study.row for name, study in STUDY.items() if name != "paper"] + [ON_CIFAR_10.row]
     assert [item.trial for item in planned] == [Trial(row, SEED) for row in rows]
     assert all(item.until.accuracy is None and item.until.minutes >= LAST_MINUTES[1] for item in planned)
 
@@ -44,6 +44,18 @@ def test_the_report_compares_a_row_with_the_one_it_changes(tmp_path: Path) -> No
     assert "| 8.0 | not in 3 | not in 3 | not in 3 | not in 3 | 0.400 (3 min) | – |" in text
     assert "`encoded` against" not in text
     assert "as `encoded`, and `calibrated_loss` | not run yet |" in text
+
+
+def test_the_report_has_the_run_with_cifar_10(tmp_path: Path) -> None:
+    results, out = tmp_path / "results.jsonl", tmp_path / "non-iid.md"
+    write_study(results, out)
+    assert "| `combined` | as `combined`, with CIFAR-10 | not run yet | – | – | – | – |" in out.read_text()
+    with open_results(results) as file:
+        for number, accuracy in enumerate([0.2, 0.4, 0.3], start=1):
+            file.append(line(Trial(ON_CIFAR_10.row, SEED), number, accuracy))
+    write_study(results, out)
+    row = "| `combined` | as `combined`, with CIFAR-10 | 8.0 | 6.0 | not in 9 | 0.400 (6 min) | 0.2.0 |"
+    assert row in out.read_text()
 
 
 def test_a_change_that_does_not_help_is_reported(tmp_path: Path) -> None:
