@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from statistics import fmean, stdev
+from textwrap import fill
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -126,6 +127,9 @@ def _seed(run: TrialRun) -> int:
     return run.trial.seed
 
 
+_BAR_LABEL_WIDTH, _LEGEND_WIDTH = 64, 95
+"""In characters; longer labels have several lines."""
+
 _Series = Callable[[TrialRun], Sequence[float]]
 
 
@@ -201,7 +205,11 @@ def _draw_mean(axes: Axes, row: RowFigures, series: _Series, index: int) -> None
 
 def _label(row: RowFigures) -> str:
     trials = len(row.runs)
-    return f"{row.name} ({trials} trial{'s' * (trials > 1)})"
+    return fill(f"{row.name} ({trials} trial{'s' * (trials > 1)})", _LEGEND_WIDTH)
+
+
+def _lines(label: str) -> int:
+    return label.count("\n") + 1
 
 
 @dataclass(frozen=True)
@@ -217,19 +225,21 @@ class Bar:
 
 def draw_times(panels: Mapping[str, Sequence[Bar]]) -> bytes:
     """The minutes to the higher accuracy: published, ours, and with extensions; a panel for each table."""
-    most = max(len(bars) for bars in panels.values())
-    figure = Figure(figsize=(10, (0.9 + 0.3 * most) * len(panels)), dpi=120, layout="constrained")
-    for axes, (title, bars) in zip(
-        figure.subplots(len(panels), squeeze=False)[:, 0], panels.items(), strict=True
-    ):
+    labels = {title: [fill(bar.label, _BAR_LABEL_WIDTH) for bar in bars] for title, bars in panels.items()}
+    heights = [1.5 + sum(map(_lines, labels[title])) for title in panels]
+    figure = Figure(figsize=(10, 0.3 * sum(heights)), dpi=120, layout="constrained")
+    subplots = figure.subplots(len(panels), squeeze=False, height_ratios=heights)[:, 0]
+    for axes, (title, bars) in zip(subplots, panels.items(), strict=True):
+        ends = list(accumulate(map(_lines, labels[title])))
+        places = [end - _lines(label) / 2 for end, label in zip(ends, labels[title], strict=True)]
         axes.barh(
-            [bar.label for bar in bars],
+            places,
             [bar.minutes for bar in bars],
+            tick_label=labels[title],
             color=["#b8b8b8" if bar.is_published else style_of(0, 1)["color"] for bar in bars],
         )
-        for position, bar in enumerate(bars):
-            end = (bar.minutes, position)
-            axes.annotate(bar.text, end, (4, 0), textcoords="offset points", va="center")
+        for place, bar in zip(places, bars, strict=True):
+            axes.annotate(bar.text, (bar.minutes, place), (4, 0), textcoords="offset points", va="center")
         axes.invert_yaxis()
         axes.margins(x=0.25)
         axes.set_title(title, loc="left", fontsize=11)
@@ -240,5 +250,5 @@ def draw_times(panels: Mapping[str, Sequence[Bar]]) -> bytes:
 
 def _render(figure: Figure, axes: Axes) -> bytes:
     axes.set_xlim(left=0)
-    axes.legend(loc="best", frameon=False)
+    figure.legend(loc="outside lower left", frameon=False)
     return to_png(figure)

@@ -6,6 +6,7 @@ import pytest
 
 from client_sim.reproduction.comparisons import changes_of, compare_extensions, findings
 from client_sim.reproduction.figures import figures_of
+from client_sim.reproduction.non_iid import STUDY
 from client_sim.reproduction.report import NoResultsError, make_report, paper_tables, write_report
 from client_sim.reproduction.results_file import TrialRun, open_results
 from client_sim.reproduction.rows import PUBLISHED, Trial, compared_row
@@ -66,6 +67,13 @@ def test_results_of_extensions_alone_give_a_report(tmp_path: Path) -> None:
         "There are no results yet for two rows that differ only in the policy"
         in (tmp_path / "report.md").read_text()
     )
+
+
+def test_the_label_of_a_row_with_many_changes_leaves_room_for_the_plot(tmp_path: Path) -> None:
+    results, trial = tmp_path / "results.jsonl", Trial(STUDY["combined"].row, 0)
+    with open_results(results) as file:
+        file.append(*(line(trial, number, 0.1 * number) for number in (1, 2)))
+    write_report(results, tmp_path)  # fails if there is no room: matplotlib warns
 
 
 def test_results_of_an_uncertain_row_alone_give_a_report(tmp_path: Path) -> None:
