@@ -240,7 +240,7 @@ def draw_times(panels: Mapping[str, Sequence[Bar]]) -> bytes:
         )
         for place, bar in zip(places, bars, strict=True):
             axes.annotate(bar.text, (bar.minutes, place), (4, 0), textcoords="offset points", va="center")
-        axes.invert_yaxis()
+        axes.set_ylim(ends[-1], 0)
         axes.margins(x=0.25)
         axes.set_title(title, loc="left", fontsize=11)
         axes.spines[["top", "right"]].set_visible(False)
